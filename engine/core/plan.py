@@ -1,0 +1,44 @@
+"""What one step does, as a value: everything an executor does comes from a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Tokens `start … start + num_tokens` of one prompt, read in one pass.
+
+    Attributes:
+        completes_prompt: the chunk ends the prompt, so the first output token is sampled from it.
+    """
+
+    request_id: str
+    start: int
+    num_tokens: int
+    completes_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step, carried out in the order of the fields.
+
+    Attributes:
+        release: rows to free (ended or aborted since the last plan).
+        start: requests whose caches are to be made; their chunks follow in this or later plans.
+        decode: rows that write one token each.
+        prefill: chunks to read; their total is the step's prefill budget at most.
+    """
+
+    step: int
+    generation: int
+    release: tuple[str, ...] = ()
+    start: tuple[Request, ...] = ()
+    decode: tuple[str, ...] = ()
+    prefill: tuple[PrefillChunk, ...] = ()
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(chunk.num_tokens for chunk in self.prefill)
