@@ -1,0 +1,64 @@
+"""What a client saw of one request: the raw material of every number we print.
+
+The live load test and the simulator both produce these; `engine.core.report` computes from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a scheduled request ended for its client; exactly one each."""
+
+    COMPLETED = "completed"  # a finish reason arrived
+    REFUSED = "refused"  # finally refused (429, 503), retries included
+    FAILED = "failed"  # an error, or a stream cut before its finish reason
+    UNFINISHED = "unfinished"  # still running when the drain's grace period ended
+    NEVER_SENT = "never_sent"  # the client never wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class ContentEvent:
+    """An SSE event that carried output.
+
+    Attributes:
+        at_s: when the client read its bytes.
+        num_tokens: output tokens the event carried.
+        emitted_at_s: the engine's own stamp on the engine's clock; None when the server sends none.
+            Only differences of it are used.
+    """
+
+    at_s: float
+    num_tokens: int
+    emitted_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One scheduled request. Instants are seconds from the run's start on the client's clock.
+
+    Attributes:
+        planned_prompt_tokens: what the schedule asked for; `prompt_tokens` is what the server counted.
+        sent_at_s: None when never sent.
+        ended_at_s: last byte, refusal, failure, or the end of the drain.
+        generation: the config generation the response carried.
+        measured: scheduled within the measured window (not warm-up).
+    """
+
+    id: str
+    scheduled_at_s: float
+    planned_prompt_tokens: int
+    max_tokens: int
+    outcome: Outcome
+    ended_at_s: float
+    sent_at_s: float | None = None
+    events: tuple[ContentEvent, ...] = ()
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    http_status: int | None = None
+    generation: int | None = None
+    error: str | None = None
+    measured: bool = True
