@@ -73,7 +73,9 @@ def parse_config(values: Mapping[str, Any], base: SchedulerConfig | None = None)
     """
     base = base or SchedulerConfig()
     known = {f.name: f for f in dataclasses.fields(SchedulerConfig)}
-    problems = [f"unknown knob {name!r}; the knobs are {', '.join(known)}" for name in values if name not in known]
+    problems = [
+        f"unknown knob {name!r}; the knobs are {', '.join(known)}" for name in values if name not in known
+    ]
     parsed: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:

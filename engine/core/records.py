@@ -5,8 +5,10 @@ The live load test and the simulator both produce these; `engine.core.report` co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Outcome(StrEnum):
@@ -15,6 +17,7 @@ class Outcome(StrEnum):
     COMPLETED = "completed"  # a finish reason arrived
     REFUSED = "refused"  # finally refused (429, 503), retries included
     FAILED = "failed"  # an error, or a stream cut before its finish reason
+    CANCELLED = "cancelled"  # the client left, as the schedule wanted it to
     UNFINISHED = "unfinished"  # still running when the drain's grace period ended
     NEVER_SENT = "never_sent"  # the client never wrote it
 
@@ -43,8 +46,11 @@ class RequestRecord:
         planned_prompt_tokens: what the schedule asked for; `prompt_tokens` is what the server counted.
         sent_at_s: None when never sent.
         ended_at_s: last byte, refusal, failure, or the end of the drain.
+        resent_at_s: when the last retry after a 429 or 503 was written; None when there was none.
         generation: the config generation the response carried.
         measured: scheduled within the measured window (not warm-up).
+        kind: which group of the profile the request belongs to.
+        timings: what the engine said of the request in its last event, as it came.
     """
 
     id: str
@@ -62,3 +68,6 @@ class RequestRecord:
     generation: int | None = None
     error: str | None = None
     measured: bool = True
+    kind: str = ""
+    resent_at_s: float | None = None
+    timings: Mapping[str, Any] | None = None

@@ -1,0 +1,52 @@
+"""What a step brings about: tokens, ends of requests, and a record of the work itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.core.cost_model import Work
+from engine.core.plan import PrefillChunk
+from engine.core.request import FinishReason
+from engine.core.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One output token, at the instant it left the device."""
+
+    request_id: str
+    token: int
+    step: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEvent:
+    """The end of a request: its last event, and its only one of this kind."""
+
+    request_id: str
+    reason: FinishReason
+    timeline: Timeline
+
+
+Event = TokenEvent | FinishedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One launch of a step that has come to its end; a step that decodes and reads has two.
+
+    Attributes:
+        duration_s: from the end of the launch before (or from the plan, when the device was idle) to
+            the end of this one.
+        prefill: chunks read; empty for a decode.
+    """
+
+    step: int
+    generation: int
+    ended_at_s: float
+    duration_s: float
+    work: Work
+    prefill: tuple[PrefillChunk, ...]
+    num_running: int
+    num_waiting: int

@@ -1,0 +1,312 @@
+"""The scheduler: what is inside, what the next step does, what became of it.
+
+`plan` and `commit` are the two halves of a step; `run_step` puts the device between them. The same code
+drives the server and the simulator.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from engine.core import admission, forecast
+from engine.core.admission import Admitted, Load, RefusalCode, Refused
+from engine.core.config import SchedulerConfig
+from engine.core.cost_model import UNFITTED, CostModel, Work
+from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
+from engine.core.executor import ModelInfo
+from engine.core.pipeline import Pipeline, Settled
+from engine.core.plan import PrefillChunk, StepPlan
+from engine.core.policy import Unread, plan_prefill
+from engine.core.request import FinishReason, Request
+from engine.core.timeline import PauseCause, PauseKind, PauseLog, Timeline
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A request inside, and how far it has come; counts include what is launched but not settled."""
+
+    request: Request
+    timeline: Timeline
+    num_prefilled: int = 0
+    num_sampled: int = 0
+
+    @property
+    def num_unread(self) -> int:
+        return self.request.num_prompt_tokens - self.num_prefilled
+
+    @property
+    def depth(self) -> int:
+        return self.num_prefilled + self.num_sampled
+
+    @property
+    def may_decode(self) -> bool:
+        return self.num_unread == 0 and self.num_sampled < self.request.max_tokens
+
+    def queue_key(self) -> tuple[int, float]:
+        return self.request.priority, self.request.arrived_at_s
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full the engine is.
+
+    Attributes:
+        kv_tokens: KV promised to running requests, prompt and output.
+    """
+
+    num_running: int
+    num_waiting: int
+    waiting_prefill_tokens: int
+    kv_tokens: int
+
+
+class Scheduler:
+    """Owns every request from its admission to its one `FinishedEvent`.
+
+    Args:
+        lock: held inside every public method. A server passes a real one, so that other threads may
+            submit and abort between the engine thread's plan and commit.
+    """
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        config: SchedulerConfig | None = None,
+        costs: CostModel = UNFITTED,
+        generation: int = 1,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._model = model
+        self._config = config or SchedulerConfig()
+        self._costs = costs
+        self._generation = generation
+        self._lock = lock or nullcontext()
+        self._waiting: list[_Row] = []
+        self._running: dict[str, _Row] = {}
+        self._to_release: list[str] = []
+        self._step = 0
+        self._decodes_since_chunk = 0
+        self._in_flight: deque[Work] = deque()
+        self._settled_at_s = 0.0
+        self._log = PauseLog()
+        self._output_tokens = forecast.MeanOutput()
+        self._stopping = False
+
+    # -- the door ------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now_s: float) -> Admitted | Refused:
+        """Lets the request in, or says why not; a refused request leaves no trace inside."""
+        with self._lock:
+            if self._stopping:
+                return Refused(RefusalCode.STOPPING, "the server is shutting down")
+            own_s = self._reading_seconds([(0, request.num_prompt_tokens)])
+            verdict = admission.decide(request, self._load(request), own_s, self._config, self._model)
+            if isinstance(verdict, Admitted):
+                row = _Row(request, Timeline(request.arrived_at_s, self._generation))
+                insort(self._waiting, row, key=_Row.queue_key)
+            return verdict
+
+    def finish(self, request_id: str, reason: FinishReason, now_s: float) -> FinishedEvent | None:
+        """Ends a request from outside (its client left, a stop string matched).
+
+        Its row is freed by the next plan. None when it is not inside, or no longer.
+        """
+        with self._lock:
+            waiting = next((row for row in self._waiting if row.request.id == request_id), None)
+            if waiting:
+                self._waiting.remove(waiting)
+                return self._end(waiting, reason, now_s)
+            running = self._running.get(request_id)
+            return self._end(running, reason, now_s) if running else None
+
+    def stop(self) -> None:
+        """Admits nobody from now on; what is inside goes on to its end."""
+        with self._lock:
+            self._stopping = True
+
+    # -- live settings -------------------------------------------------------------------------------
+
+    def configure(self, config: SchedulerConfig, generation: int) -> None:
+        """Replaces the config; takes hold at the next plan."""
+        with self._lock:
+            self._config, self._generation = config, generation
+
+    def calibrate(self, costs: CostModel) -> None:
+        """Replaces the cost model behind predictions and the paced policy."""
+        with self._lock:
+            self._costs = costs
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing to plan and nothing to wait for."""
+        with self._lock:
+            return not (self._waiting or self._running or self._to_release or self._in_flight)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        with self._lock:
+            unread = sum(row.num_unread for row in self._waiting)
+            return Occupancy(len(self._running), len(self._waiting), unread, self._promised_kv())
+
+    # -- a step --------------------------------------------------------------------------------------
+
+    def plan(self, now_s: float) -> StepPlan:
+        """What the next step does. May be empty while launched work is still to be waited for."""
+        with self._lock:
+            self._step += 1
+            release, self._to_release = tuple(self._to_release), []
+            started = self._start_waiting()
+            decode = tuple(row for row in self._running.values() if row.may_decode)
+            decoding = Work.of_decode(row.depth for row in decode)
+            chunks = self._plan_chunks(decoding, now_s)
+            self._note_idle(now_s, bool(decode))
+            self._launch(decode, decoding, chunks, now_s)
+            ids = tuple(row.request.id for row in decode)
+            return StepPlan(self._step, self._generation, release, started, ids, chunks)
+
+    def commit(self, settled: Settled, now_s: float) -> tuple[StepRecord, list[Event]]:
+        """Takes in one launch that ended at `now_s`: its record, and what its tokens brought about."""
+        with self._lock:
+            work = self._in_flight.popleft()
+            duration_s, self._settled_at_s = now_s - self._settled_at_s, now_s
+            self._log.note(now_s, _cause(settled, work, duration_s))
+            events: list[Event] = []
+            for request_id, token in settled.tokens_by_request():
+                if row := self._running.get(request_id):
+                    events += self._take_token(row, token, settled.step, now_s)
+            record = StepRecord(
+                settled.step, self._generation, now_s, duration_s, work, settled.prefill,
+                len(self._running), len(self._waiting),
+            )  # fmt: skip
+            return record, events
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _start_waiting(self) -> tuple[Request, ...]:
+        """Moves the head of the queue into the running set while slots and KV last."""
+        started = []
+        budget = admission.kv_budget_tokens(self._config, self._model) - self._promised_kv()
+        while self._waiting and len(self._running) < self._config.max_running_requests:
+            request = self._waiting[0].request
+            # A budget lowered below what one waiting request needs must not lock the queue for ever.
+            if request.num_kv_tokens > budget and self._running:
+                break
+            budget -= request.num_kv_tokens
+            self._running[request.id] = self._waiting.pop(0)
+            started.append(request)
+        return tuple(started)
+
+    def _plan_chunks(self, decoding: Work, now_s: float) -> tuple[PrefillChunk, ...]:
+        if decoding.decode_rows and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk:
+            return ()
+        rows = sorted((r for r in self._running.values() if r.num_unread), key=_Row.queue_key)
+        unread = [self._unread(row, now_s) for row in rows]
+        return plan_prefill(unread, decoding, self._config, self._costs)
+
+    def _unread(self, row: _Row, now_s: float) -> Unread:
+        waited_s = now_s - row.request.arrived_at_s
+        return Unread(row.request.id, row.num_prefilled, row.num_unread, waited_s)
+
+    def _launch(
+        self, decode: Iterable[_Row], decoding: Work, chunks: tuple[PrefillChunk, ...], now_s: float
+    ) -> None:
+        """Counts the plan's work as launched."""
+        if decoding.decode_rows:
+            self._in_flight.append(decoding)
+            for row in decode:
+                row.num_sampled += 1
+        if not chunks:
+            self._decodes_since_chunk += 1
+            return
+        self._decodes_since_chunk = 0
+        self._in_flight.append(Work.of_prefill(chunks))
+        for chunk in chunks:
+            row = self._running[chunk.request_id]
+            row.num_prefilled += chunk.num_tokens
+            row.num_sampled += chunk.completes_prompt
+            row.timeline.num_chunks += 1
+            if row.timeline.started_at_s is None:
+                row.timeline.started_at_s = now_s
+
+    def _note_idle(self, now_s: float, streaming: bool) -> None:
+        """The device had nothing to do since the last wait: the host's time, if a stream waited for it."""
+        if self._in_flight:
+            return
+        if streaming:
+            cause = PauseCause(self._step, PauseKind.HOST, now_s - self._settled_at_s)
+            self._log.note(now_s, cause)
+        self._settled_at_s = now_s
+
+    def _take_token(self, row: _Row, token: int, step: int, now_s: float) -> list[Event]:
+        request, timeline = row.request, row.timeline
+        if token in request.stop_tokens and timeline.num_output_tokens >= request.min_tokens:
+            return [self._end(row, FinishReason.STOP, now_s)]
+        timeline.on_token(now_s, self._log)
+        events: list[Event] = [TokenEvent(request.id, token, step, now_s)]
+        if timeline.num_output_tokens == request.max_tokens:
+            events.append(self._end(row, FinishReason.LENGTH, now_s))
+        return events
+
+    def _end(self, row: _Row, reason: FinishReason, now_s: float) -> FinishedEvent:
+        if self._running.pop(row.request.id, None):
+            self._to_release.append(row.request.id)
+        row.timeline.ended_at_s = now_s
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._output_tokens.add(row.timeline.num_output_tokens)
+        return FinishedEvent(row.request.id, reason, row.timeline)
+
+    def _promised_kv(self) -> int:
+        return sum(row.request.num_kv_tokens for row in self._running.values())
+
+    # -- predictions ---------------------------------------------------------------------------------
+
+    def _load(self, request: Request) -> Load:
+        unread = [
+            (r.num_prefilled, r.num_unread) for r in (*self._running.values(), *self._waiting) if r.num_unread
+        ]
+        return Load(
+            num_waiting=len(self._waiting),
+            waiting_prefill_tokens=sum(row.num_unread for row in self._waiting),
+            unread_s=self._reading_seconds(unread),
+            slot_wait_s=self._slot_wait_s(request),
+        )
+
+    def _reading_seconds(self, prompts: list[tuple[int, int]]) -> float:
+        return forecast.reading_seconds(prompts, self._decoding(), self._config, self._costs)
+
+    def _decoding(self) -> Work:
+        return Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
+
+    def _slot_wait_s(self, request: Request) -> float:
+        budget = admission.kv_budget_tokens(self._config, self._model)
+        fits = self._promised_kv() + request.num_kv_tokens <= budget
+        free = self._config.max_running_requests - len(self._running) if fits else 0
+        ahead = len(self._waiting)
+        if ahead < free:
+            return 0.0
+        step_s = self._costs.seconds(self._decoding())
+        left = [self._output_tokens.left(r.request.max_tokens, r.num_sampled) for r in self._running.values()]
+        return forecast.slot_wait_seconds([n * step_s for n in left], ahead - free)
+
+
+def _cause(settled: Settled, work: Work, duration_s: float) -> PauseCause:
+    kind = PauseKind.PREFILL if settled.prefill else PauseKind.DECODE
+    ids = tuple(chunk.request_id for chunk in settled.prefill)
+    return PauseCause(settled.step, kind, duration_s, ids, work.prefill_tokens, work.decode_rows)
+
+
+def run_step(
+    scheduler: Scheduler,
+    pipeline: Pipeline,
+    clock: Callable[[], float],
+    emit: Callable[[StepRecord, list[Event]], None],
+) -> StepPlan:
+    """One step: plan, execute, commit. `emit` is called as each launch ends, so tokens leave at once."""
+    plan = scheduler.plan(clock())
+    for settled in pipeline.execute(plan):
+        emit(*scheduler.commit(settled, clock()))
+    return plan
