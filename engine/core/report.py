@@ -7,6 +7,7 @@ the number of samples: compare two trials only on the same request set.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -79,7 +80,7 @@ def pauses(record: RequestRecord) -> tuple[Pause, ...]:
     events = record.events
     closed = [
         Pause(record.id, later.at_s, later.at_s - earlier.at_s, index)
-        for index, (earlier, later) in enumerate(zip(events, events[1:], strict=False), start=1)
+        for index, (earlier, later) in enumerate(itertools.pairwise(events), start=1)
     ]
     if not events or record.outcome is Outcome.COMPLETED:
         return tuple(closed)
