@@ -1,0 +1,88 @@
+"""An executor in virtual time: launches take what the cost model says they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.core.cost_model import CostModel, Work
+from engine.core.executor import ModelInfo
+from engine.core.plan import PrefillChunk
+from engine.core.request import Request
+
+
+class VirtualClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance_to(self, at_s: float) -> None:
+        self.now_s = max(self.now_s, at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    ends_at_s: float
+    tokens: tuple[int, ...]
+
+
+class SimExecutor:
+    """Runs launches one after the other on a virtual device.
+
+    Args:
+        noise: factor for each launch's predicted seconds; 1.0 always when None.
+    """
+
+    # Any id that no request treats as a stop token: simulated answers run to their length.
+    TOKEN = -1
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        costs: CostModel,
+        clock: VirtualClock,
+        noise: Callable[[], float] | None = None,
+    ) -> None:
+        self._model = model
+        self._costs = costs
+        self._clock = clock
+        self._noise = noise or (lambda: 1.0)
+        self._depths: dict[str, int] = {}
+        self._free_at_s = 0.0
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model
+
+    def start(self, request: Request) -> None:
+        self._depths[request.id] = 0
+
+    def release(self, request_id: str) -> None:
+        self._depths.pop(request_id, None)
+
+    def launch_decode(self, request_ids: tuple[str, ...]) -> _Ticket:
+        for request_id in request_ids:
+            self._depths[request_id] += 1
+        work = Work.of_decode(self._depths[request_id] for request_id in request_ids)
+        return self._launch(work, len(request_ids))
+
+    def launch_prefill(self, chunks: tuple[PrefillChunk, ...]) -> _Ticket:
+        for chunk in chunks:
+            self._depths[chunk.request_id] += chunk.num_tokens
+        return self._launch(Work.of_prefill(chunks), sum(c.completes_prompt for c in chunks))
+
+    def wait(self, ticket: _Ticket) -> tuple[int, ...]:
+        self._clock.advance_to(ticket.ends_at_s)
+        return ticket.tokens
+
+    def close(self) -> None:
+        self._depths.clear()
+
+    def _launch(self, work: Work, num_tokens: int) -> _Ticket:
+        starts_at_s = max(self._free_at_s, self._clock())
+        self._free_at_s = starts_at_s + self._costs.seconds(work) * self._noise()
+        return _Ticket(self._free_at_s, (self.TOKEN,) * num_tokens)

@@ -1,0 +1,133 @@
+"""A server in virtual time: the real scheduler and pipeline over a device made of a cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from engine.core.admission import Refused
+from engine.core.config import SchedulerConfig
+from engine.core.cost_model import CostModel
+from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
+from engine.core.executor import ModelInfo
+from engine.core.pipeline import Pipeline
+from engine.core.plan import StepPlan
+from engine.core.records import ContentEvent, Outcome, RequestRecord
+from engine.core.request import Request
+from engine.core.scheduler import Scheduler, run_step
+from engine.sim.executor import SimExecutor, VirtualClock
+
+
+@dataclass(slots=True)
+class Simulation:
+    """What a run came to.
+
+    Attributes:
+        plans: every step's plan, in order.
+        records: one per arrival, in order of arrival.
+    """
+
+    records: list[RequestRecord] = field(default_factory=list)
+    plans: list[StepPlan] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+
+
+def simulate(
+    arrivals: Iterable[Request],
+    config: SchedulerConfig,
+    costs: CostModel,
+    model: ModelInfo,
+    *,
+    noise: Callable[[], float] | None = None,
+    abort_pause_s: float | None = None,
+) -> Simulation:
+    """Serves `arrivals` to their ends under `config`.
+
+    Args:
+        arrivals: requests with `arrived_at_s` on the virtual clock; a prompt may be a `range`.
+        noise: factor for each launch's predicted seconds.
+        abort_pause_s: stop as soon as a stream has paused longer; what is inside is left unfinished.
+    """
+    return _Run(arrivals, config, costs, model, noise).until_done(abort_pause_s)
+
+
+class _Run:
+    def __init__(
+        self,
+        arrivals: Iterable[Request],
+        config: SchedulerConfig,
+        costs: CostModel,
+        model: ModelInfo,
+        noise: Callable[[], float] | None,
+    ) -> None:
+        self._clock = VirtualClock()
+        self._scheduler = Scheduler(model, config, costs)
+        self._pipeline = Pipeline(SimExecutor(model, costs, self._clock, noise))
+        self._requests = sorted(arrivals, key=lambda request: request.arrived_at_s)
+        self._next = 0
+        self._tokens: dict[str, list[ContentEvent]] = {r.id: [] for r in self._requests}
+        self._ends: dict[str, tuple[Outcome, float, str | None]] = {}
+        self._worst_pause_s = 0.0
+        self._result = Simulation()
+
+    def until_done(self, abort_pause_s: float | None) -> Simulation:
+        limit_s = float("inf") if abort_pause_s is None else abort_pause_s
+        while self._worst_pause_s <= limit_s and not self._is_done():
+            self._admit_arrived()
+            plan = run_step(self._scheduler, self._pipeline, self._clock, self._emit)
+            self._result.plans.append(plan)
+        self._result.records = [self._record(request) for request in self._requests]
+        return self._result
+
+    def _is_done(self) -> bool:
+        if not self._scheduler.is_idle:
+            return False
+        if self._next == len(self._requests):
+            return True
+        self._clock.advance_to(self._requests[self._next].arrived_at_s)
+        return False
+
+    def _admit_arrived(self) -> None:
+        while self._next < len(self._requests):
+            request = self._requests[self._next]
+            if request.arrived_at_s > self._clock():
+                return
+            self._next += 1
+            verdict = self._scheduler.submit(request, self._clock())
+            if isinstance(verdict, Refused):
+                self._ends[request.id] = (Outcome.REFUSED, self._clock(), verdict.code.value)
+
+    def _emit(self, record: StepRecord, events: list[Event]) -> None:
+        self._result.steps.append(record)
+        for event in events:
+            if isinstance(event, TokenEvent):
+                self._take_token(event)
+            else:
+                self._take_end(event)
+
+    def _take_token(self, event: TokenEvent) -> None:
+        tokens = self._tokens[event.request_id]
+        if tokens:
+            self._worst_pause_s = max(self._worst_pause_s, event.at_s - tokens[-1].at_s)
+        tokens.append(ContentEvent(event.at_s, 1, event.at_s))
+
+    def _take_end(self, event: FinishedEvent) -> None:
+        self._ends[event.request_id] = (Outcome.COMPLETED, self._clock(), None)
+
+    def _record(self, request: Request) -> RequestRecord:
+        unfinished = (Outcome.UNFINISHED, self._clock(), None)
+        outcome, ended_at_s, error = self._ends.get(request.id, unfinished)
+        tokens = self._tokens[request.id]
+        return RequestRecord(
+            id=request.id,
+            scheduled_at_s=request.arrived_at_s,
+            sent_at_s=request.arrived_at_s,
+            planned_prompt_tokens=request.num_prompt_tokens,
+            prompt_tokens=request.num_prompt_tokens,
+            max_tokens=request.max_tokens,
+            outcome=outcome,
+            ended_at_s=ended_at_s,
+            events=tuple(tokens),
+            output_tokens=len(tokens),
+            error=error,
+        )
