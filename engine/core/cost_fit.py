@@ -78,7 +78,8 @@ def _robust_nnls(features: Array, seconds: Array) -> Array:
 def _relative_nnls(features: Array, seconds: Array) -> Array:
     weighted = features / seconds[:, None]
     scale = np.maximum(np.abs(weighted).max(axis=0), 1e-300)
-    return nnls(weighted / scale, np.ones(len(seconds))) / scale
+    solution: Array = nnls(weighted / scale, np.ones(len(seconds))) / scale
+    return solution
 
 
 def nnls(matrix: Array, target: Array) -> Array:

@@ -1,0 +1,78 @@
+"""A device that runs nothing and a scheduler around it, for tests in virtual time."""
+
+from __future__ import annotations
+
+from engine.core.config import SchedulerConfig, parse_config
+from engine.core.cost_model import UNFITTED
+from engine.core.events import Event, FinishedEvent, StepRecord
+from engine.core.executor import ModelInfo
+from engine.core.pipeline import Pipeline
+from engine.core.plan import StepPlan
+from engine.core.request import Request
+from engine.core.scheduler import Scheduler, run_step
+from engine.sim.executor import SimExecutor, VirtualClock
+
+MODEL = ModelInfo("fake", context_tokens=8192, kv_capacity_tokens=100_000)
+
+
+def request(request_id: str, prompt: int = 10, output: int = 4, at_s: float = 0.0, **rest: object) -> Request:
+    return Request(id=request_id, prompt=range(prompt), max_tokens=output, arrived_at_s=at_s, **rest)  # type: ignore[arg-type]
+
+
+class StrictExecutor(SimExecutor):
+    """Refuses work for rows that were never started or are released, and counts rows alive."""
+
+    @property
+    def alive(self) -> set[str]:
+        return set(self._depths)
+
+    def start(self, request: Request) -> None:
+        assert request.id not in self._depths
+        super().start(request)
+
+
+class Engine:
+    """Scheduler, pipeline and virtual device, stepped by hand."""
+
+    def __init__(self, model: ModelInfo = MODEL, **knobs: object) -> None:
+        self.clock = VirtualClock()
+        self.executor = StrictExecutor(model, UNFITTED, self.clock)
+        self.scheduler = Scheduler(model, parse_config(knobs))
+        self._pipeline = Pipeline(self.executor)
+        self.plans: list[StepPlan] = []
+        self.records: list[StepRecord] = []
+        self.events: list[Event] = []
+
+    def submit(self, *requests: Request) -> list[object]:
+        return [self.scheduler.submit(r, self.clock()) for r in requests]
+
+    def configure(self, generation: int, **knobs: object) -> None:
+        self.scheduler.configure(parse_config(knobs), generation)
+
+    def step(self, times: int = 1) -> StepPlan:
+        for _ in range(times):
+            self.plans.append(run_step(self.scheduler, self._pipeline, self.clock, self._emit))
+        return self.plans[-1]
+
+    def run(self, max_steps: int = 100_000) -> None:
+        for _ in range(max_steps):
+            if self.scheduler.is_idle:
+                return
+            self.step()
+        raise AssertionError("the engine never came to rest")
+
+    def ends(self) -> dict[str, FinishedEvent]:
+        ends = [event for event in self.events if isinstance(event, FinishedEvent)]
+        assert len({e.request_id for e in ends}) == len(ends), "a request ended twice"
+        return {event.request_id: event for event in ends}
+
+    def _emit(self, record: StepRecord, events: list[Event]) -> None:
+        self.records.append(record)
+        self.events += events
+
+
+def chunks_of(plans: list[StepPlan], request_id: str) -> list[tuple[int, int]]:
+    return [(c.start, c.num_tokens) for p in plans for c in p.prefill if c.request_id == request_id]
+
+
+__all__ = ["MODEL", "Engine", "SchedulerConfig", "StrictExecutor", "chunks_of", "request"]

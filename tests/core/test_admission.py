@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.core.admission import Admitted, RefusalCode, Refused
+from engine.core.executor import ModelInfo
+from tests.core.fakes import Engine, request
+
+
+def refusal(verdict: object) -> Refused:
+    assert isinstance(verdict, Refused), verdict
+    return verdict
+
+
+def test_what_can_never_fit_is_refused_without_a_retry() -> None:
+    model = ModelInfo("m", context_tokens=1000, kv_capacity_tokens=600)
+    engine = Engine(model=model)
+    too_long, too_big, fits = engine.submit(
+        request("a", 900, 200), request("b", 600, 100), request("c", 500, 100)
+    )
+    assert (refusal(too_long).code, refusal(too_long).retry_after_s) == (RefusalCode.CONTEXT_LENGTH, None)
+    assert (refusal(too_big).code, refusal(too_big).retry_after_s) == (RefusalCode.KV_BUDGET, None)
+    assert isinstance(fits, Admitted)
+
+
+def test_a_full_queue_refuses_with_the_predicted_wait() -> None:
+    engine = Engine(max_running_requests=1, max_waiting_requests=1)
+    _, _, third = engine.submit(request("a", output=100), request("b"), request("c"))
+    assert refusal(third).code is RefusalCode.QUEUE_FULL
+    assert refusal(third).retry_after_s
+    assert refusal(third).retry_after_s > 0
+
+
+def test_a_queue_of_none_still_serves_while_slots_are_free() -> None:
+    engine = Engine(max_running_requests=2, max_waiting_requests=0)
+    engine.submit(request("a"))
+    engine.step()
+    verdicts = engine.submit(request("b"), request("c"))
+    assert isinstance(verdicts[0], Admitted)
+    assert refusal(verdicts[1]).code is RefusalCode.QUEUE_FULL
+
+
+def test_waiting_prompt_tokens_are_bounded() -> None:
+    engine = Engine(max_running_requests=1, max_waiting_prefill_tokens=500)
+    verdicts = engine.submit(request("a", 10, 50), request("b", 400), request("c", 400))
+    assert refusal(verdicts[2]).code is RefusalCode.PREFILL_BACKLOG
+
+
+def test_a_predicted_first_token_beyond_the_limit_is_refused() -> None:
+    engine = Engine(max_queue_wait_s=5.0)
+    verdicts = engine.submit(*(request(f"r{i}", 900, 2) for i in range(4)))
+    assert isinstance(verdicts[0], Admitted)
+    assert refusal(verdicts[-1]).code is RefusalCode.QUEUE_WAIT
+
+
+def test_an_idle_engine_reads_even_a_prompt_slower_than_the_limit() -> None:
+    (verdict,) = Engine(max_queue_wait_s=0.01).submit(request("a", 4000, 2))
+    assert isinstance(verdict, Admitted)
+
+
+def test_a_stopping_engine_finishes_what_is_inside_and_admits_nobody() -> None:
+    engine = Engine()
+    engine.submit(request("inside"))
+    engine.scheduler.stop()
+    (verdict,) = engine.submit(request("late"))
+    engine.run()
+    assert refusal(verdict).code is RefusalCode.STOPPING
+    assert set(engine.ends()) == {"inside"}
+
+
+@pytest.mark.parametrize("policy", ["fixed", "paced", "whole"])
+def test_the_predicted_ttft_is_near_the_simulated_one(policy: str) -> None:
+    engine = Engine(prefill_policy=policy, prefill_chunk_tokens=64)
+    engine.submit(request("stream", 4, 400))
+    engine.step(3)
+    sent_at_s = engine.clock()
+    (verdict,) = engine.submit(request("long", 1200, 2, sent_at_s))
+    engine.run()
+    measured_s = engine.ends()["long"].timeline.ttft_s
+    assert isinstance(verdict, Admitted)
+    assert measured_s == pytest.approx(verdict.predicted_ttft_s, rel=0.15)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from engine.core.cost_fit import fit_cost_model, nnls
+from engine.core.cost_model import CostModel, Work
+from engine.core.errors import FitError
+from engine.core.events import StepRecord
+from engine.core.plan import PrefillChunk
+
+TRUE = CostModel(0.01, 0.001, 2e-6, 0.03, 0.004, 1e-6)
+
+
+def record(work: Work, seconds: float, chunks: tuple[PrefillChunk, ...] = ()) -> StepRecord:
+    return StepRecord(0, 1, 0.0, seconds, work, chunks, 1, 0)
+
+
+def records(noise: float, outliers: int = 0) -> list[StepRecord]:
+    rng = random.Random(7)
+    made = []
+    for index in range(120):
+        chunks = (PrefillChunk("p", rng.randrange(4000), rng.randrange(16, 1024), False),)
+        decode = Work.of_decode(rng.randrange(10, 4000) for _ in range(rng.randrange(1, 9)))
+        factor = 20.0 if index < outliers else 1 + rng.uniform(-noise, noise)
+        prefill = Work.of_prefill(chunks)
+        made.append(record(prefill, TRUE.seconds(prefill) * factor, chunks))
+        made.append(record(decode, TRUE.seconds(decode) * factor))
+    return made
+
+
+def test_exact_records_give_the_exact_model() -> None:
+    fit = fit_cost_model(records(noise=0))
+    assert fit.costs.coefficients() == pytest.approx(TRUE.coefficients(), rel=1e-3)
+    assert fit.prefill_error < 1e-6
+
+
+def test_noise_and_a_few_stalls_do_not_bend_the_fit() -> None:
+    fit = fit_cost_model(records(noise=0.1, outliers=6))
+    for work in (Work.of_prefill([PrefillChunk("p", 2000, 256, False)]), Work.of_decode([500, 1500, 2500])):
+        assert fit.costs.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.05)
+    assert 0 < fit.prefill_error < 0.2
+
+
+def test_too_few_records_are_refused_with_the_number_wanted() -> None:
+    with pytest.raises(FitError, match="record at least 8"):
+        fit_cost_model(records(noise=0)[:10])
+
+
+def test_nnls_never_goes_below_zero() -> None:
+    matrix = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
+    solution = nnls(matrix, np.array([3.0, 2.0, 1.0]))
+    assert solution == pytest.approx([2.0, 0.0])
+
+
+def test_max_chunk_tokens_inverts_the_cost() -> None:
+    for start in (0, 500, 8000):
+        tokens = TRUE.max_chunk_tokens(0.4, start)
+        assert TRUE.prefill_seconds(tokens, start) <= 0.4 < TRUE.prefill_seconds(tokens + 1, start)
+    assert TRUE.max_chunk_tokens(0.005, 0) == 0

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.config import PrefillOrder, SchedulerConfig, parse_config
+from engine.core.cost_model import UNFITTED, CostModel, Work
+from engine.core.policy import Unread, order_prompts, plan_prefill
+
+STREAMS = Work.of_decode([100, 200, 300])
+NOBODY = Work()
+
+
+def unread(*lengths: int, start: int = 0) -> list[Unread]:
+    return [Unread(f"p{i}", start, length, waited_s=10.0 - i) for i, length in enumerate(lengths)]
+
+
+def plan(prompts: list[Unread], decoding: Work = STREAMS, **knobs: object) -> dict[str, int]:
+    chunks = plan_prefill(prompts, decoding, parse_config(knobs), UNFITTED)
+    return {chunk.request_id: chunk.num_tokens for chunk in chunks}
+
+
+def test_short_prompts_are_packed_into_one_budget() -> None:
+    assert plan(unread(10, 20, 30), prefill_chunk_tokens=64) == {"p0": 10, "p1": 20, "p2": 30}
+
+
+def test_the_budget_is_a_total_over_prompts() -> None:
+    assert plan(unread(50, 50, 50), prefill_chunk_tokens=64) == {"p0": 50, "p1": 14}
+
+
+def test_shortest_first_still_gives_the_oldest_its_share() -> None:
+    assert plan(unread(1000, 500, 60), prefill_chunk_tokens=64, prefill_order="shortest") == {
+        "p2": 48,
+        "p0": 16,
+    }
+
+
+def test_nobody_streaming_reads_the_solo_chunk_and_zero_means_everything() -> None:
+    assert plan(unread(9000), NOBODY, solo_chunk_tokens=2048) == {"p0": 2048}
+    assert plan(unread(9000, 50), NOBODY, solo_chunk_tokens=0) == {"p0": 9000, "p1": 50}
+
+
+def test_whole_reads_one_prompt_in_one_pass() -> None:
+    assert plan(unread(9000, 50), prefill_policy="whole") == {"p0": 9000}
+
+
+def test_a_completing_chunk_says_so() -> None:
+    chunks = plan_prefill(unread(64, 10), STREAMS, parse_config({"prefill_chunk_tokens": 70}), UNFITTED)
+    assert [chunk.completes_prompt for chunk in chunks] == [True, False]
+
+
+@given(st.integers(0, 8000), st.floats(0.05, 5.0))
+def test_paced_reads_the_largest_chunk_that_keeps_the_target(start: int, target_s: float) -> None:
+    config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
+    (chunk,) = plan_prefill(unread(100_000, start=start), STREAMS, config, UNFITTED)
+    step_s = UNFITTED.seconds(STREAMS + Work.of_prefill([chunk]))
+    assert step_s <= target_s + 1e-9 or chunk.num_tokens == 1
+    larger = UNFITTED.prefill_seconds(chunk.num_tokens + 1, start) + UNFITTED.seconds(STREAMS)
+    assert larger > target_s - 1e-9
+
+
+def test_a_later_paced_chunk_is_smaller() -> None:
+    knobs = {"prefill_policy": "paced", "pause_target_s": 0.5}
+    early, late = plan(unread(5000), **knobs), plan(unread(5000, start=6000), **knobs)
+    assert late["p0"] < early["p0"]
+
+
+def test_free_work_has_no_largest_chunk() -> None:
+    free = CostModel(0, 0, 0, 0, 0, 0)
+    config = parse_config({"prefill_policy": "paced"})
+    (chunk,) = plan_prefill(unread(5000), STREAMS, config, free)
+    assert chunk.num_tokens == 5000
+
+
+def test_aged_lets_a_long_wait_outweigh_a_short_prompt() -> None:
+    old_long, new_short = Unread("old", 0, 1000, waited_s=900.0), Unread("new", 0, 50, waited_s=0.5)
+    assert order_prompts([new_short, old_long], PrefillOrder.AGED, UNFITTED)[0] is old_long
+    assert order_prompts([old_long, new_short], PrefillOrder.SHORTEST, UNFITTED)[0] is new_short
+    assert SchedulerConfig().prefill_order is PrefillOrder.FCFS

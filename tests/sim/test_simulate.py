@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.core.config import parse_config
+from engine.core.cost_model import UNFITTED
+from engine.core.records import Outcome, RequestRecord
+from engine.core.request import Request
+from engine.sim.simulate import Simulation, simulate
+from tests.core.fakes import MODEL, Engine, request
+
+
+def ambush() -> list[Request]:
+    streams = [request(f"stream{i}", 40, 200, 0.1 * i) for i in range(3)]
+    return [*streams, *(request(f"long{i}", 900, 8, 2.0 + 8 * i) for i in range(2))]
+
+
+def run(**knobs: object) -> Simulation:
+    return simulate(ambush(), parse_config(knobs), UNFITTED, MODEL)
+
+
+def worst_pause_s(records: list[RequestRecord]) -> float:
+    return max(b.at_s - a.at_s for r in records for a, b in zip(r.events, r.events[1:], strict=False))
+
+
+def long_ttft_s(records: list[RequestRecord]) -> float:
+    return max(r.events[0].at_s - r.scheduled_at_s for r in records if r.id.startswith("long"))
+
+
+def test_smaller_chunks_shorten_the_pause_and_lengthen_the_first_token() -> None:
+    runs = [run(prefill_policy="whole"), *(run(prefill_chunk_tokens=c) for c in (512, 256, 128, 64, 32))]
+    pauses = [worst_pause_s(r.records) for r in runs]
+    ttfts = [long_ttft_s(r.records) for r in runs]
+    assert pauses == sorted(pauses, reverse=True)
+    assert ttfts == sorted(ttfts)
+
+
+def test_every_arrival_has_one_record_and_completes() -> None:
+    records = run().records
+    assert [r.id for r in records] == [r.id for r in ambush()]
+    assert {r.outcome for r in records} == {Outcome.COMPLETED}
+    assert [r.output_tokens for r in records] == [200, 200, 200, 8, 8]
+
+
+def test_refusals_are_recorded() -> None:
+    records = run(max_running_requests=3, max_waiting_requests=0).records
+    assert [r.outcome for r in records[3:]] == [Outcome.REFUSED, Outcome.REFUSED]
+
+
+def test_a_broken_limit_stops_the_run_and_leaves_the_rest_unfinished() -> None:
+    stopped = simulate(
+        ambush(), parse_config({"prefill_policy": "whole"}), UNFITTED, MODEL, abort_pause_s=1.0
+    )
+    assert worst_pause_s(stopped.records) > 1.0
+    assert Outcome.UNFINISHED in {r.outcome for r in stopped.records}
+
+
+def test_the_simulation_makes_the_plans_of_a_scheduler_stepped_by_hand() -> None:
+    arrivals = ambush()
+    simulated = simulate(arrivals, parse_config({"prefill_chunk_tokens": 48}), UNFITTED, MODEL)
+    engine = Engine(prefill_chunk_tokens=48)
+    waiting = sorted(arrivals, key=lambda r: r.arrived_at_s)
+    while waiting or not engine.scheduler.is_idle:
+        if engine.scheduler.is_idle:
+            engine.clock.advance_to(waiting[0].arrived_at_s)
+        while waiting and waiting[0].arrived_at_s <= engine.clock():
+            engine.submit(waiting.pop(0))
+        engine.step()
+    assert engine.plans == simulated.plans
+
+
+def test_noise_moves_times_but_never_counts() -> None:
+    factors = iter([1.0, 1.3, 0.8] * 10_000)
+    noisy = simulate(ambush(), parse_config({}), UNFITTED, MODEL, noise=lambda: next(factors))
+    assert [r.output_tokens for r in noisy.records] == [200, 200, 200, 8, 8]
+    assert worst_pause_s(noisy.records) != pytest.approx(worst_pause_s(run().records))
