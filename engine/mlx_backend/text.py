@@ -1,0 +1,216 @@
+"""Text to tokens and back: chat templates, streaming decode, stop strings. Imports nothing of MLX."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import AutoTokenizer
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Detokenizer(Protocol):
+    """One stream's tokens as text, as they come."""
+
+    def push(self, token: int) -> str:
+        """Text that this token completes; empty while a character is still incomplete."""
+
+    def finish(self) -> str:
+        """What is left at the end; an incomplete character becomes U+FFFD."""
+
+
+class Tokenizer:
+    """A model's tokenizer, shared by all streams.
+
+    Attributes:
+        eos_tokens: ids that end an answer.
+    """
+
+    def __init__(self, tokenizer: Any, eos_tokens: Iterable[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        own = tokenizer.eos_token_id
+        self.eos_tokens = frozenset(eos_tokens) | (frozenset() if own is None else frozenset({own}))
+        self._token_bytes = _byte_table(tokenizer)
+
+    @classmethod
+    def from_directory(cls, directory: Path, eos_tokens: Iterable[int] = ()) -> Tokenizer:
+        """Reads the tokenizer of a model directory; `eos_tokens` are added to its own."""
+        return cls(AutoTokenizer.from_pretrained(str(directory)), eos_tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a plain prompt, with the special tokens the model wants around it."""
+        return list(self._tokenizer.encode(text))
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """Tokens of a conversation up to where the assistant's answer begins.
+
+        Raises:
+            ValueError: the model has no chat template, or its template refuses these messages.
+        """
+        if not self._tokenizer.chat_template:
+            raise ValueError("this model has no chat template; use /v1/completions")
+        try:
+            tokens = self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, add_generation_prompt=True, return_dict=False
+            )
+        except Exception as error:  # noqa: BLE001 (a template is a program of the model's author)
+            raise ValueError(f"the model's chat template refuses these messages: {error}") from error
+        return list(tokens)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of the tokens, without special tokens."""
+        return str(
+            self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+
+    def detokenizer(self) -> Detokenizer:
+        """A fresh decoder for one stream."""
+        return WindowDetokenizer(self) if self._token_bytes is None else ByteDetokenizer(self._token_bytes)
+
+
+class ByteDetokenizer:
+    """For byte-level vocabularies: every token is bytes, and UTF-8 is decoded as they arrive."""
+
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        known = 0 <= token < len(self._token_bytes)
+        return self._decoder.decode(self._token_bytes[token]) if known else ""
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class WindowDetokenizer:
+    """For any other vocabulary: decodes a short window of recent tokens and emits what it grew by.
+
+    The window starts at a token whose text is out already, because a token's text can depend on the
+    one before it (a leading space is kept or dropped).
+    """
+
+    # Tokens that may be held back. A character has at most four bytes, so at most four tokens; longer
+    # runs of U+FFFD are real, and holding them would make each token cost as much as all before it.
+    _MAX_HELD_TOKENS = 8
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._decode = tokenizer.decode
+        self._context: list[int] = []
+        self._held: list[int] = []
+        self._context_text = ""
+
+    def push(self, token: int) -> str:
+        self._held.append(token)
+        text = self._decode(self._context + self._held)
+        if text.endswith(REPLACEMENT) and len(self._held) < self._MAX_HELD_TOKENS:
+            return ""
+        return self._emit(text)
+
+    def finish(self) -> str:
+        return self._emit(self._decode(self._context + self._held)) if self._held else ""
+
+    def _emit(self, text: str) -> str:
+        fresh = text[len(self._context_text) :]
+        if fresh:
+            self._context, self._held = self._held, []
+            self._context_text = self._decode(self._context)
+        return fresh
+
+
+class StopStrings:
+    """Lets a stream's text through up to the first stop string.
+
+    Text that may turn out to be the beginning of a stop string is held back until it cannot be one.
+
+    Attributes:
+        stopped: a stop string was seen; it and everything after it is swallowed.
+
+    Source: Knuth, Morris, Pratt, "Fast pattern matching in strings" (1977), one automaton a string, so
+    that a token costs its length however long the strings are.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._tables = tuple(_failure_table(stop) for stop in self._stops)
+        self._matched = [0] * len(self._stops)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """Text that is now safe to send."""
+        if self.stopped or not self._stops:
+            return "" if self.stopped else text
+        pending = self._held + text
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            if completed := self._advance(char):
+                self.stopped, self._held = True, ""
+                return pending[: end - completed]
+        safe = len(pending) - max(self._matched)
+        self._held = pending[safe:]
+        return pending[:safe]
+
+    def finish(self) -> str:
+        """What was held back, when the stream ends without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, char: str) -> int:
+        """Moves every automaton on by one character; the length of the longest stop string it ends."""
+        completed = 0
+        for index, (stop, table) in enumerate(zip(self._stops, self._tables, strict=True)):
+            matched = self._matched[index]
+            while matched and stop[matched] != char:
+                matched = table[matched - 1]
+            matched += stop[matched] == char
+            self._matched[index] = matched
+            if matched == len(stop):
+                completed = max(completed, matched)
+        return completed
+
+
+def _failure_table(pattern: str) -> list[int]:
+    """For each prefix, the length of its longest proper suffix that is also a prefix."""
+    table, matched = [0] * len(pattern), 0
+    for index in range(1, len(pattern)):
+        while matched and pattern[index] != pattern[matched]:
+            matched = table[matched - 1]
+        matched += pattern[index] == pattern[matched]
+        table[index] = matched
+    return table
+
+
+def _byte_table(tokenizer: Any) -> list[bytes] | None:
+    """The bytes of every token id, or None when the vocabulary is not byte-level."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or type(backend.decoder).__name__ != "ByteLevel":
+        return None
+    table = [b""] * (max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
+    alphabet = _byte_alphabet()
+    for token, index in backend.get_vocab(with_added_tokens=True).items():
+        table[index] = _token_bytes(token, alphabet)
+    for index, added in backend.get_added_tokens_decoder().items():
+        table[index] = b"" if added.special else added.content.encode()
+    return table
+
+
+def _token_bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
+    if all(char in alphabet for char in token):
+        return bytes(alphabet[char] for char in token)
+    return token.encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The printable character that stands for each byte in a byte-level vocabulary.
+
+    Source: openai/gpt-2, encoder.py: printable bytes stand for themselves, the others for the
+    characters from U+0100 on, in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
