@@ -1,0 +1,197 @@
+"""Plays a schedule: every request at its absolute instant, each on a greenlet of its own.
+
+Runs inside the load client's process, under gevent. What it saw is handed back as plain values; nothing
+is computed here but the open gaps that decide an early stop.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gevent
+from gevent.pool import Group
+
+from engine.core.records import Outcome
+from loadtests.sse_client import ChatStream
+
+_AHEAD_S = 0.25  # a request's connection is made this long before it is sent
+_PROBE_S = 0.005
+_NS = 1e9
+
+
+class Player:
+    """One run of a job (see `loadtests.job`).
+
+    Attributes:
+        worst_gap_s: the longest gap seen in a measured stream so far, open ones included.
+        aborted_at_s: when the run stopped itself because of that gap; None when it did not.
+    """
+
+    def __init__(
+        self, job: Mapping[str, Any], on_end: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
+        self._job = job
+        self._on_end = on_end or (lambda record: None)
+        self._requests: Sequence[Mapping[str, Any]] = job["requests"]
+        self._abort_pause_s: float | None = job["abort_pause_s"]
+        self._bodies = [request["body"].encode() for request in self._requests]
+        self._live: dict[int, ChatStream] = {}
+        self._records: dict[int, dict[str, Any]] = {}
+        self._loop_lags_s: list[float] = []
+        self._t0_ns = 0
+        self.num_sent = 0
+        self.worst_gap_s = 0.0
+        self.aborted_at_s: float | None = None
+
+    @property
+    def num_ended(self) -> int:
+        return len(self._records)
+
+    def play(self) -> dict[str, Any]:
+        """Runs the whole schedule and its drain.
+
+        Returns:
+            `records` (one per scheduled request), `loop_lags_s`, `cpu_share`, `aborted_at_s`, `elapsed_s`.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # a collection pauses the client, which looks exactly like a server stall
+        self._t0_ns = time.perf_counter_ns() + int(_AHEAD_S * _NS)
+        cpu_s = time.process_time()
+        helpers = [gevent.spawn(self._probe), gevent.spawn(self._watch)]
+        try:
+            self._dispatch()
+        finally:
+            gevent.killall(helpers)
+            gc.enable()
+        elapsed_s = self._now_s() + _AHEAD_S
+        return {
+            "records": [self._records.get(i) or self._never_sent(i) for i in range(len(self._requests))],
+            "loop_lags_s": self._loop_lags_s,
+            "cpu_share": (time.process_time() - cpu_s) / elapsed_s,
+            "aborted_at_s": self.aborted_at_s,
+            "elapsed_s": elapsed_s,
+        }
+
+    def _now_s(self) -> float:
+        return (time.perf_counter_ns() - self._t0_ns) / _NS
+
+    def _sleep_until(self, at_s: float) -> None:
+        """To an absolute deadline: a late start shortens the sleep instead of moving what follows."""
+        gevent.sleep(max(0.0, at_s - self._now_s()))
+
+    def _dispatch(self) -> None:
+        running = Group()
+        for index, request in enumerate(self._requests):
+            self._sleep_until(request["at_s"] - _AHEAD_S)
+            if self.aborted_at_s is not None:
+                break
+            running.start(gevent.Greenlet(self._send, index))
+        self._drain(running)
+
+    def _drain(self, running: Group) -> None:
+        deadline_s = self._job["duration_s"] + self._job["grace_s"]
+        while len(running) and self.aborted_at_s is None and self._now_s() < deadline_s:
+            running.join(timeout=min(0.02, max(0.001, deadline_s - self._now_s())))
+        for stream in self._live.values():
+            stream.leave(Outcome.UNFINISHED)
+        running.kill()
+
+    def _send(self, index: int) -> None:
+        request = self._requests[index]
+        try:
+            stream = self._attempt(index, first_sent_ns=None)
+            first_sent_ns = stream.sent_at_ns
+            for _ in range(self._job["retries"]):
+                if stream.outcome is not Outcome.REFUSED:
+                    break
+                gevent.sleep(stream.retry_after_s if stream.retry_after_s is not None else 1.0)
+                stream = self._attempt(index, first_sent_ns)
+        finally:
+            last = self._live.pop(index, None)
+            if last is not None and last.sent_at_ns is not None:
+                self._keep(index, request, last)
+
+    def _attempt(self, index: int, first_sent_ns: int | None) -> ChatStream:
+        job, request = self._job, self._requests[index]
+        timeout_s = job["duration_s"] + job["grace_s"] + 60.0
+        stream = ChatStream(job["url"], job["headers"], self._bodies[index], timeout_s)
+        stream.first_sent_ns = first_sent_ns
+        self._live[index] = stream
+        stream.connect()
+        if first_sent_ns is None:
+            self._sleep_until(request["at_s"])
+            self.num_sent += 1
+        with gevent.Timeout(request["cancel_s"], False):
+            stream.run()
+            return stream
+        stream.leave(Outcome.CANCELLED)
+        return stream
+
+    def _keep(self, index: int, request: Mapping[str, Any], stream: ChatStream) -> None:
+        record = stream_record(request, stream, self._t0_ns)
+        self._records[index] = record
+        self._on_end(record)
+
+    def _never_sent(self, index: int) -> dict[str, Any]:
+        return {
+            "id": self._requests[index]["id"],
+            "outcome": Outcome.NEVER_SENT.value,
+            "ended_at_s": max(self._now_s(), self._requests[index]["at_s"]),
+        }
+
+    def _probe(self) -> None:
+        """How late this process wakes from short sleeps: its own noise."""
+        while True:
+            before_ns = time.perf_counter_ns()
+            gevent.sleep(_PROBE_S)
+            self._loop_lags_s.append((time.perf_counter_ns() - before_ns) / _NS - _PROBE_S)
+
+    def _watch(self) -> None:
+        """Follows the gaps of live measured streams, open ones too, and stops the run past the limit."""
+        seen: dict[int, int] = {}
+        while self.aborted_at_s is None:
+            now_ns = time.perf_counter_ns()
+            for index, stream in list(self._live.items()):
+                if self._requests[index]["measured"]:
+                    self._watch_stream(index, stream, now_ns, seen)
+            if self._abort_pause_s is not None and self.worst_gap_s > self._abort_pause_s:
+                self.aborted_at_s = self._now_s()
+            gevent.sleep(_PROBE_S * 4)
+
+    def _watch_stream(self, index: int, stream: ChatStream, now_ns: int, seen: dict[int, int]) -> None:
+        events = stream.events
+        first = max(1, seen.get(index, 1))
+        gaps = [events[k][0] - events[k - 1][0] for k in range(first, len(events))]
+        seen[index] = len(events)
+        if events and stream.state.finish_reason is None:
+            gaps.append(now_ns - events[-1][0])
+        self.worst_gap_s = max([self.worst_gap_s, *(gap / _NS for gap in gaps)])
+
+
+def stream_record(request: Mapping[str, Any], stream: ChatStream, t0_ns: int) -> dict[str, Any]:
+    """What a stream saw, in seconds from `t0_ns`, as JSON values."""
+
+    def at_s(at_ns: int | None) -> float | None:
+        return None if at_ns is None else (at_ns - t0_ns) / _NS
+
+    first_ns = stream.first_sent_ns
+    return {
+        "id": request["id"],
+        "scheduled_at_s": request["at_s"],
+        "outcome": stream.outcome.value,
+        "sent_at_s": at_s(stream.sent_at_ns if first_ns is None else first_ns),
+        "resent_at_s": None if first_ns is None else at_s(stream.sent_at_ns),
+        "ended_at_s": at_s(stream.ended_at_ns),
+        "events": [[at_s(at_ns), tokens, emit_ns] for at_ns, tokens, emit_ns in stream.events],
+        "prompt_tokens": stream.state.prompt_tokens,
+        "cached_tokens": stream.state.cached_tokens,
+        "output_tokens": stream.state.output_tokens,
+        "http_status": stream.status,
+        "generation": stream.generation,
+        "error": stream.fault,
+        "timings": stream.state.timings,
+    }

@@ -1,0 +1,149 @@
+"""Prompts of an exact length in the target's own tokens, built before a run.
+
+Text is seeded English-like words. Every prompt starts with words of its own seed, so no two share a
+prefix by accident (which a prefix cache would turn into a shorter prompt), unless the schedule shares a
+block on purpose.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from loadtests.errors import TargetError
+from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.target import Target, call, model_name
+from loadtests.words import WORDS
+
+_MAX_TRIES = 12
+_NONCE_WORDS = 4
+
+TokenCounter = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A user message.
+
+    Attributes:
+        tokens: what the target counts for it, chat template included; the planned length when it has no
+            tokenizer route.
+        is_exact: counted by the target.
+    """
+
+    text: str
+    tokens: int
+    is_exact: bool
+
+
+class PromptBook:
+    """Makes and keeps the prompts of a target; `is_exact` says whether the target counted them."""
+
+    def __init__(self, target: Target) -> None:
+        self._count = _counter(target)
+        self._made: dict[tuple[object, ...], Prompt] = {}
+
+    @property
+    def is_exact(self) -> bool:
+        return self._count is not None
+
+    def prompt(self, request: ScheduledRequest) -> Prompt:
+        """The prompt of a scheduled request; the same one for the same seed, length and shared blocks."""
+        key = (request.prompt_seed, request.prompt_tokens, request.prefix)
+        if key not in self._made:
+            self._made[key] = build_prompt(request, self._count)
+        return self._made[key]
+
+    def prompts(self, schedule: Schedule) -> dict[str, Prompt]:
+        """The prompt of every request, by request id."""
+        return {request.id: self.prompt(request) for request in schedule.requests}
+
+
+def build_prompt(request: ScheduledRequest, count: TokenCounter | None) -> Prompt:
+    """A prompt of `request.prompt_tokens` tokens.
+
+    Args:
+        count: tokens of a user message in the target's chat template; None takes a word for a token.
+
+    When the template alone is longer than the request, or a word boundary cannot be hit, the nearest
+    length reached is returned: `Prompt.tokens` says which.
+    """
+    head = [word for block in request.prefix for word in block_words(block, request.prefix_block_tokens)]
+    rng = random.Random(request.prompt_seed)
+    words = head + _nonce(rng) + rng.choices(WORDS, k=request.prompt_tokens)
+    if count is None:
+        return Prompt(" ".join(words[: request.prompt_tokens]), request.prompt_tokens, is_exact=False)
+    return _fit(words, len(head) + _NONCE_WORDS, request.prompt_tokens, count)
+
+
+def block_words(name: str, num_tokens: int) -> list[str]:
+    """The words of a shared block: equal for equal names, about `num_tokens` tokens."""
+    rng = random.Random(f"block {name}")
+    return rng.choices(WORDS, k=num_tokens)
+
+
+def _nonce(rng: random.Random) -> list[str]:
+    return [word.capitalize() for word in rng.choices(WORDS, k=_NONCE_WORDS)]
+
+
+def _fit(words: list[str], least: int, wanted: int, count: TokenCounter) -> Prompt:
+    """Moves the number of words by the tokens still missing until the count is right."""
+    best: Prompt | None = None
+    num_words = min(wanted, len(words))
+    for _ in range(_MAX_TRIES):
+        text = " ".join(words[:num_words])
+        tokens = count(text)
+        if best is None or abs(tokens - wanted) < abs(best.tokens - wanted):
+            best = Prompt(text, tokens, is_exact=True)
+        moved = min(max(num_words + wanted - tokens, min(least, wanted, num_words)), len(words))
+        if tokens == wanted or moved == num_words:
+            break
+        num_words = moved
+    assert best is not None
+    return best
+
+
+def _counter(target: Target) -> TokenCounter | None:
+    """Counts through the target's `POST /tokenize`; None when it has no such route."""
+    model = model_name(target)
+
+    def count(text: str) -> int:
+        body = {"model": model, "messages": [{"role": "user", "content": text}]}
+        status, answer = call(target, "POST", "/tokenize", body)
+        if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
+            raise TargetError(f"{target.url}/tokenize gave no count (HTTP {status})")
+        return int(answer["count"])
+
+    try:
+        count("Hello")
+    except TargetError:
+        return None
+    return count
+
+
+def bodies(
+    requests: Iterable[ScheduledRequest], prompts: dict[str, Prompt], target: Target, model: str
+) -> dict[str, dict[str, object]]:
+    """The JSON body of every request, by request id.
+
+    The output length is forced (`ignore_eos` and `min_tokens` with `max_tokens`), so that every config has
+    the same work to do.
+    """
+    return {request.id: _body(request, prompts[request.id].text, target, model) for request in requests}
+
+
+def _body(request: ScheduledRequest, text: str, target: Target, model: str) -> dict[str, object]:
+    options = {"include_usage": True} | ({} if target.foreign else {"include_timings": True})
+    own = {"priority": request.priority} if request.priority and not target.foreign else {}
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": request.max_tokens,
+        "min_tokens": request.max_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": options,
+        **own,
+    }

@@ -1,0 +1,244 @@
+"""Runs a schedule against a server: Locust as a child process, raw records back.
+
+A child, because importing Locust patches the whole process; one per run, because it starts in a third of a
+second (measured in November 2026) and leaves nothing behind for the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+from engine.core.records import ContentEvent, Outcome, RequestRecord
+from loadtests.errors import LoadRunError
+from loadtests.prompts import Prompt, PromptBook, bodies
+from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.target import Target, as_target, model_name
+from loadtests.validity import Validity, judge
+
+_LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+_SPARE_S = 60.0  # start and end of the child, beyond the schedule and its drain
+DEFAULT_SLO_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands; `worst_pause_s` counts open gaps too."""
+
+    num_sent: int
+    num_ended: int
+    num_requests: int
+    worst_pause_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What a run saw.
+
+    Attributes:
+        records: one per scheduled request, in schedule order.
+        aborted_at_s: when the run stopped itself because a pause passed `abort_pause_s`; its records are
+            lower bounds, and what had not arrived yet is `never_sent`.
+        exact_prompts: prompts were counted by the target's own tokenizer.
+    """
+
+    records: tuple[RequestRecord, ...]
+    validity: Validity
+    aborted_at_s: float | None
+    exact_prompts: bool
+    elapsed_s: float
+
+    @property
+    def aborted(self) -> bool:
+        return self.aborted_at_s is not None
+
+
+def run_load(
+    schedule: Schedule,
+    target: Target | str,
+    *,
+    workdir: Path | None = None,
+    book: PromptBook | None = None,
+    abort_pause_s: float | None = None,
+    grace_s: float | None = None,
+    slo_pause_s: float = DEFAULT_SLO_PAUSE_S,
+    expected_generation: int | None = None,
+    retries: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> LoadResult:
+    """Plays `schedule` once and waits for the end of its drain.
+
+    Args:
+        workdir: the job, the raw result and the child's messages stay here; None keeps nothing.
+        book: keeps prompts over runs against one target; None makes them anew.
+        abort_pause_s: stop as soon as a gap of a measured stream, even an open one, is longer.
+        grace_s: of the drain; None takes the schedule's.
+        slo_pause_s: the validity gate's limits are shares of it.
+        expected_generation: the config generation every response has to carry.
+        retries: how often a refused request is sent again, after the server's `Retry-After`.
+        on_progress: called about twice a second, on the caller's thread.
+
+    Raises:
+        TargetError: the server does not answer.
+        LoadRunError: the load client failed.
+    """
+    target = as_target(target)
+    book = book or PromptBook(target)
+    prompts = book.prompts(schedule)
+    job = _job(schedule, target, prompts, abort_pause_s, grace_s, retries)
+    with _directory(workdir) as directory:
+        raw = _run_child(job, directory, on_progress)
+    records = tuple(_record(s, r) for s, r in zip(schedule.requests, raw["records"], strict=True))
+    validity = judge(
+        schedule,
+        records,
+        loop_lags_s=raw["loop_lags_s"],
+        slo_pause_s=slo_pause_s,
+        cpu_share=raw["cpu_share"],
+        expected_generation=expected_generation,
+        aborted=raw["aborted_at_s"] is not None,
+    )
+    return LoadResult(
+        records=records,
+        validity=validity,
+        aborted_at_s=raw["aborted_at_s"],
+        exact_prompts=book.is_exact,
+        elapsed_s=raw["elapsed_s"],
+    )
+
+
+def _job(
+    schedule: Schedule,
+    target: Target,
+    prompts: dict[str, Prompt],
+    abort_pause_s: float | None,
+    grace_s: float | None,
+    retries: int,
+) -> dict[str, Any]:
+    made = bodies(schedule.requests, prompts, target, model_name(target))
+    return {
+        "url": target.url,
+        "headers": target.request_headers(),
+        "duration_s": schedule.duration_s,
+        "grace_s": schedule.grace_s if grace_s is None else grace_s,
+        "abort_pause_s": abort_pause_s,
+        "retries": retries,
+        "requests": [
+            {
+                "id": request.id,
+                "at_s": request.at_s,
+                "kind": request.kind,
+                "measured": request.measured,
+                "cancel_s": request.cancel_s,
+                "body": json.dumps(made[request.id]),
+            }
+            for request in schedule.requests
+        ],
+    }
+
+
+@contextlib.contextmanager
+def _directory(workdir: Path | None) -> Iterator[Path]:
+    if workdir is None:
+        with tempfile.TemporaryDirectory(prefix="evenflow-load-") as name:
+            yield Path(name)
+    else:
+        workdir.mkdir(parents=True, exist_ok=True)
+        yield workdir
+
+
+def _run_child(
+    job: Mapping[str, Any], directory: Path, on_progress: Callable[[Progress], None] | None
+) -> dict[str, Any]:
+    job_file, result_file, log_file = (directory / name for name in ("job.json", "result.json", "client.log"))
+    job_file.touch(mode=0o600)  # it holds the API key
+    job_file.write_text(json.dumps(job), encoding="utf-8")
+    result_file.unlink(missing_ok=True)
+    limit_s = job["duration_s"] + job["grace_s"] + _SPARE_S
+    with log_file.open("wb") as log, _child(job_file, result_file, job["url"], log, limit_s) as child:
+        _follow(child, len(job["requests"]), on_progress)
+        status = child.wait()
+    if status != 0 or not result_file.exists():
+        raise LoadRunError(f"the load client ended with status {status}: {_last_words(log_file)}")
+    result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
+    return result
+
+
+@contextlib.contextmanager
+def _child(
+    job_file: Path, result_file: Path, url: str, log: Any, limit_s: float
+) -> Iterator[subprocess.Popen[str]]:
+    """The load client. It holds our pipe as its standard input and ends when that closes, so neither
+    Ctrl-C here nor a kill of this process leaves it behind; a session of its own keeps a terminal's
+    Ctrl-C from it.
+    """
+    command = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
+    command += ["--loglevel", "WARNING", "--users", "1", "--host", url, "--exit-code-on-error", "0"]
+    command += ["--job", str(job_file), "--result", str(result_file)]
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True, cwd=job_file.parent
+    )
+    timer = Timer(limit_s, child.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield child
+    finally:
+        timer.cancel()
+        child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _follow(
+    child: subprocess.Popen[str], num_requests: int, on_progress: Callable[[Progress], None] | None
+) -> None:
+    """Reads the child's lines until it ends; its other output is Locust's and is not ours to read."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if on_progress is not None and line.startswith('{"progress"'):
+            said = json.loads(line)["progress"]
+            on_progress(Progress(said["sent"], said["ended"], num_requests, said["worst_pause_s"]))
+
+
+def _last_words(log_file: Path) -> str:
+    lines = log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def _record(scheduled: ScheduledRequest, raw: Mapping[str, Any]) -> RequestRecord:
+    events = tuple(
+        ContentEvent(at_s, tokens, None if emit_ns is None else emit_ns / 1e9)
+        for at_s, tokens, emit_ns in raw.get("events", ())
+    )
+    return RequestRecord(
+        id=scheduled.id,
+        scheduled_at_s=scheduled.at_s,
+        planned_prompt_tokens=scheduled.prompt_tokens,
+        max_tokens=scheduled.max_tokens,
+        outcome=Outcome(raw["outcome"]),
+        ended_at_s=raw["ended_at_s"],
+        sent_at_s=raw.get("sent_at_s"),
+        resent_at_s=raw.get("resent_at_s"),
+        events=events,
+        prompt_tokens=raw.get("prompt_tokens"),
+        cached_tokens=raw.get("cached_tokens") or 0,
+        output_tokens=raw.get("output_tokens") or 0,
+        http_status=raw.get("http_status"),
+        generation=raw.get("generation"),
+        error=raw.get("error"),
+        measured=scheduled.measured,
+        kind=scheduled.kind,
+        timings=raw.get("timings"),
+    )

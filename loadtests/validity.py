@@ -1,0 +1,163 @@
+"""Whether a run measured the server, or the client: a spoiled run is rerun, not scored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from engine.core.quantiles import nearest_rank
+from engine.core.records import Outcome, RequestRecord
+from engine.core.report import dispatch_lag, is_long, scored_ttft, worst_pause
+from loadtests.schedule import Schedule
+
+_MAX_LAG_S = 0.010
+_MAX_LAG_SHARE = 0.02  # of the median long TTFT
+_MAX_NOISE_SHARE = 0.10  # of the pause SLO, for loop lag and for the deciding gap
+_MAX_TOKEN_ERROR = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validity:
+    """What the client contributed to a run.
+
+    Attributes:
+        reasons: one line for each way in which the client spoiled the run; empty when it did not.
+        client_noise_s: by how much the deciding gap was longer at the client than at the engine; None
+            when the engine sends no stamps or the gap never ended.
+        prompt_token_error_p95: None when the server reported no prompt lengths.
+        cpu_share: of one core, that the client used.
+    """
+
+    reasons: tuple[str, ...]
+    dispatch_lag_p99_s: float | None
+    loop_lag_p99_s: float | None
+    client_noise_s: float | None
+    prompt_token_error_p95: float | None
+    cpu_share: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.reasons
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "ok": self.ok,
+            "reasons": list(self.reasons),
+            "dispatch_lag_p99_s": self.dispatch_lag_p99_s,
+            "loop_lag_p99_s": self.loop_lag_p99_s,
+            "client_noise_s": self.client_noise_s,
+            "prompt_token_error_p95": self.prompt_token_error_p95,
+            "cpu_share": self.cpu_share,
+        }
+
+
+def judge(
+    schedule: Schedule,
+    records: Sequence[RequestRecord],
+    *,
+    loop_lags_s: Sequence[float] = (),
+    slo_pause_s: float,
+    cpu_share: float = 0.0,
+    expected_generation: int | None = None,
+    aborted: bool = False,
+) -> Validity:
+    """Applies the validity gate to a run's records.
+
+    Args:
+        aborted: the run stopped itself early, so that requests not sent are no fault.
+    """
+    dispatch = nearest_rank([lag for r in records if (lag := dispatch_lag(r)) is not None], 0.99)
+    loop = nearest_rank(loop_lags_s, 0.99)
+    noise = _client_noise(records)
+    token_error = nearest_rank(_token_errors(records), 0.95)
+    reasons = [
+        *_over("dispatch lag p99", dispatch, _lag_limit(schedule, records)),
+        *_over("event-loop lag p99", loop, _MAX_NOISE_SHARE * slo_pause_s),
+        *_over("client share of the worst pause", noise, _MAX_NOISE_SHARE * slo_pause_s),
+        *_token_reason(token_error),
+        *_length_reasons(records),
+        *_generation_reasons(records, expected_generation),
+        *_id_reasons(schedule, records),
+        *([] if aborted else _unsent_reasons(records)),
+    ]
+    return Validity(
+        reasons=tuple(reasons),
+        dispatch_lag_p99_s=dispatch,
+        loop_lag_p99_s=loop,
+        client_noise_s=noise,
+        prompt_token_error_p95=token_error,
+        cpu_share=cpu_share,
+    )
+
+
+def _over(what: str, seconds: float | None, limit_s: float) -> list[str]:
+    if seconds is None or seconds <= limit_s:
+        return []
+    return [f"{what} {seconds * 1000:.1f} ms, at most {limit_s * 1000:.1f} ms allowed"]
+
+
+def _lag_limit(schedule: Schedule, records: Sequence[RequestRecord]) -> float:
+    long = [scored_ttft(r) for r in records if r.measured and is_long(r, schedule.long_prompt_tokens)]
+    return max(_MAX_LAG_S, _MAX_LAG_SHARE * median(long)) if long else _MAX_LAG_S
+
+
+def _client_noise(records: Sequence[RequestRecord]) -> float | None:
+    """Client gap less engine gap of the trial's worst pause."""
+    worst = [(pause, r) for r in records if r.measured and (pause := worst_pause(r)) is not None]
+    if not worst:
+        return None
+    pause, record = max(worst, key=lambda pair: pair[0].seconds)
+    if pause.event is None:
+        return None
+    earlier, later = (record.events[k].emitted_at_s for k in (pause.event - 1, pause.event))
+    return None if earlier is None or later is None else pause.seconds - (later - earlier)
+
+
+def _token_errors(records: Sequence[RequestRecord]) -> list[float]:
+    return [
+        abs(r.prompt_tokens - r.planned_prompt_tokens) / r.planned_prompt_tokens
+        for r in records
+        if r.prompt_tokens is not None
+    ]
+
+
+def _token_reason(error: float | None) -> list[str]:
+    if error is None or error < _MAX_TOKEN_ERROR:
+        return []
+    return [f"prompt lengths are off by {error:.1%} (p95), under {_MAX_TOKEN_ERROR:.0%} allowed"]
+
+
+def _length_reasons(records: Sequence[RequestRecord]) -> list[str]:
+    done = [r for r in records if r.outcome is Outcome.COMPLETED]
+    short = [r for r in done if r.output_tokens != r.max_tokens]
+    if not short:
+        return []
+    one = short[0]
+    seen = f"{one.id}: {one.output_tokens} of {one.max_tokens} tokens"
+    return [f"{len(short)} answers are not as long as planned ({seen})"]
+
+
+def _generation_reasons(records: Sequence[RequestRecord], expected: int | None) -> list[str]:
+    if expected is None:
+        return []
+    others = {r.generation for r in records if r.http_status == 200 and r.generation != expected}
+    if not others:
+        return []
+    return [f"responses carry config generation {sorted(map(str, others))}, not {expected}"]
+
+
+def _id_reasons(schedule: Schedule, records: Sequence[RequestRecord]) -> list[str]:
+    seen = Counter(r.id for r in records)
+    missing = [request.id for request in schedule.requests if request.id not in seen]
+    twice = [request_id for request_id, count in seen.items() if count > 1]
+    lines = [f"no record of {', '.join(missing[:3])}"] if missing else []
+    return lines + ([f"several records of {', '.join(twice[:3])}"] if twice else [])
+
+
+def _unsent_reasons(records: Sequence[RequestRecord]) -> list[str]:
+    unsent = [r.id for r in records if r.outcome is Outcome.NEVER_SENT]
+    return [f"{len(unsent)} requests were never sent ({unsent[0]})"] if unsent else []
