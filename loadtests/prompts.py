@@ -38,7 +38,7 @@ class Prompt:
 
 
 class PromptBook:
-    """Makes and keeps the prompts of a target; `is_exact` says whether the target counted them."""
+    """Makes and keeps the prompts of a target; `is_exact` says whether the target counts them."""
 
     def __init__(self, target: Target) -> None:
         self._count = _counter(target)
@@ -48,56 +48,57 @@ class PromptBook:
     def is_exact(self) -> bool:
         return self._count is not None
 
-    def prompt(self, request: ScheduledRequest) -> Prompt:
-        """The prompt of a scheduled request; the same one for the same seed, length and shared blocks."""
-        key = (request.prompt_seed, request.prompt_tokens, request.prefix)
+    def prompt(self, request: ScheduledRequest, salt: str = "") -> Prompt:
+        """The prompt of a scheduled request; the same one for the same seed, length, blocks and salt."""
+        key = (salt, request.prompt_seed, request.prompt_tokens, request.prefix)
         if key not in self._made:
-            self._made[key] = build_prompt(request, self._count)
+            self._made[key] = build_prompt(request, self._count, salt)
         return self._made[key]
 
-    def prompts(self, schedule: Schedule) -> dict[str, Prompt]:
-        """The prompt of every request, by request id."""
-        return {request.id: self.prompt(request) for request in schedule.requests}
+    def prompts(self, schedule: Schedule, salt: str = "") -> dict[str, Prompt]:
+        """The prompt of every request, by request id. Prompts of other salts are forgotten."""
+        self._made = {key: prompt for key, prompt in self._made.items() if key[0] == salt}
+        return {request.id: self.prompt(request, salt) for request in schedule.requests}
 
 
-def build_prompt(request: ScheduledRequest, count: TokenCounter | None) -> Prompt:
+def build_prompt(request: ScheduledRequest, count: TokenCounter | None, salt: str = "") -> Prompt:
     """A prompt of `request.prompt_tokens` tokens.
 
     Args:
         count: tokens of a user message in the target's chat template; None takes a word for a token.
+        salt: another salt gives other words, so that a second run finds nothing in the server's prefix cache.
 
     When the template alone is longer than the request, or a word boundary cannot be hit, the nearest
     length reached is returned: `Prompt.tokens` says which.
     """
-    head = [word for block in request.prefix for word in block_words(block, request.prefix_block_tokens)]
-    rng = random.Random(request.prompt_seed)
+    head = [word for name in request.prefix for word in _block(name, request.prefix_block_tokens, salt)]
+    rng = random.Random(f"{salt}/{request.prompt_seed}")
     words = head + _nonce(rng) + rng.choices(WORDS, k=request.prompt_tokens)
     if count is None:
         return Prompt(" ".join(words[: request.prompt_tokens]), request.prompt_tokens, is_exact=False)
-    return _fit(words, len(head) + _NONCE_WORDS, request.prompt_tokens, count)
+    return _fit(words, request.prompt_tokens, count)
 
 
-def block_words(name: str, num_tokens: int) -> list[str]:
+def _block(name: str, num_tokens: int, salt: str) -> list[str]:
     """The words of a shared block: equal for equal names, about `num_tokens` tokens."""
-    rng = random.Random(f"block {name}")
-    return rng.choices(WORDS, k=num_tokens)
+    return random.Random(f"{salt}/block {name}").choices(WORDS, k=num_tokens)
 
 
 def _nonce(rng: random.Random) -> list[str]:
     return [word.capitalize() for word in rng.choices(WORDS, k=_NONCE_WORDS)]
 
 
-def _fit(words: list[str], least: int, wanted: int, count: TokenCounter) -> Prompt:
+def _fit(words: list[str], wanted: int, count: TokenCounter) -> Prompt:
     """Moves the number of words by the tokens still missing until the count is right."""
     best: Prompt | None = None
-    num_words = min(wanted, len(words))
+    num_words = max(wanted, _NONCE_WORDS)
     for _ in range(_MAX_TRIES):
         text = " ".join(words[:num_words])
         tokens = count(text)
         if best is None or abs(tokens - wanted) < abs(best.tokens - wanted):
             best = Prompt(text, tokens, is_exact=True)
-        moved = min(max(num_words + wanted - tokens, min(least, wanted, num_words)), len(words))
-        if tokens == wanted or moved == num_words:
+        moved = min(max(num_words + wanted - tokens, _NONCE_WORDS), len(words))
+        if moved == num_words:
             break
         num_words = moved
     assert best is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -72,18 +73,21 @@ def run_load(
     slo_pause_s: float = DEFAULT_SLO_PAUSE_S,
     expected_generation: int | None = None,
     retries: int = 0,
+    salt: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LoadResult:
     """Plays `schedule` once and waits for the end of its drain.
 
     Args:
         workdir: the job, the raw result and the child's messages stay here; None keeps nothing.
-        book: keeps prompts over runs against one target; None makes them anew.
+        book: keeps the target's tokenizer (and the prompts of one salt) over runs; None makes one.
         abort_pause_s: stop as soon as a gap of a measured stream, even an open one, is longer.
         grace_s: of the drain; None takes the schedule's.
         slo_pause_s: the validity gate's limits are shares of it.
         expected_generation: the config generation every response has to carry.
         retries: how often a refused request is sent again, after the server's `Retry-After`.
+        salt: of the prompts' words; None draws a fresh one, so that lengths and times repeat from run to run
+            but nothing is found in the server's prefix cache that this run did not put there.
         on_progress: called about twice a second, on the caller's thread.
 
     Raises:
@@ -92,7 +96,7 @@ def run_load(
     """
     target = as_target(target)
     book = book or PromptBook(target)
-    prompts = book.prompts(schedule)
+    prompts = book.prompts(schedule, secrets.token_hex(4) if salt is None else salt)
     job = _job(schedule, target, prompts, abort_pause_s, grace_s, retries)
     with _directory(workdir) as directory:
         raw = _run_child(job, directory, on_progress)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loadtests.errors import ProfileError
 from loadtests.profiles import Arrivals, Group, Length, Profile
 
 _MIN_UNIT_S = 1.0  # a shorter window than this many seconds a unit measures little
 _MIN_LONG_TOKENS = 256
+_MAX_PREFILL_SHARE = 0.75
 _TYPICAL_BATCH = 4  # streams that share a decode step when a load share is turned into a rate
 
 
@@ -100,6 +101,7 @@ class _Builder:
     def __init__(self, profile: Profile, seed: int, sizing: Sizing) -> None:
         self.profile, self.seed, self.sizing = profile, seed, sizing
         self.notes: list[str] = []
+        self._known_prefill_share: float | None = None
         self.auto_prompt = self._auto_prompt()
         long_s = self.auto_prompt / sizing.prefill_tokens_per_s
         self.unit_s = max(long_s, _MIN_UNIT_S) if profile.time_unit == "long_prefill" else 1.0
@@ -258,9 +260,3 @@ def _gamma_offsets(arrivals: Arrivals, rate: float, window: float, rng: random.R
     while offset < window:
         yield offset
         offset += rng.gammavariate(shape, 1.0 / (rate * shape))
-
-
-def with_request_prefix(schedule: Schedule, prefix: str) -> Schedule:
-    """The same schedule with `prefix` before every id, so that repeats have ids of their own."""
-    requests = tuple(replace(request, id=f"{prefix}{request.id}") for request in schedule.requests)
-    return replace(schedule, requests=requests)
