@@ -167,7 +167,8 @@ class Player:
         first = max(1, seen.get(index, 1))
         gaps = [events[k][0] - events[k - 1][0] for k in range(first, len(events))]
         seen[index] = len(events)
-        if events and stream.state.finish_reason is None:
+        is_open = stream.state.counted_tokens < self._requests[index]["max_tokens"]
+        if events and is_open and stream.state.finish_reason is None:
             gaps.append(now_ns - events[-1][0])
         self.worst_gap_s = max([self.worst_gap_s, *(gap / _NS for gap in gaps)])
 

@@ -1,7 +1,7 @@
 """Turns a recorded trace into a schedule.
 
-Open replay: every request is sent at its recorded time, whatever became of the ones before it. (Session replay,
-where a turn waits for the answer before it, is not here yet: `session` rows are replayed open.)
+Open replay: every request is sent at its recorded time, whatever became of the ones before it. (Session
+replay, where a turn waits for the answer before it, is not here yet: `session` rows are replayed open.)
 """
 
 from __future__ import annotations

@@ -141,6 +141,7 @@ def _job(
                 "at_s": request.at_s,
                 "kind": request.kind,
                 "measured": request.measured,
+                "max_tokens": request.max_tokens,
                 "cancel_s": request.cancel_s,
                 "body": json.dumps(made[request.id]),
             }

@@ -166,9 +166,17 @@ class _Builder:
     def _max_tokens(self, length: Length, rng: random.Random, prompt: int, room_s: float) -> int:
         if length.kind != "auto":
             return draw(length, rng)
-        return max(
-            1, min(round(length.value * room_s / self.sizing.decode_step_s), self._most_answer(prompt))
-        )
+        decode_s = length.value * room_s * (1.0 - self._prefill_share())
+        return max(1, min(round(decode_s / self.sizing.decode_step_s), self._most_answer(prompt)))
+
+    def _prefill_share(self) -> float:
+        """Of the measured window, that the device spends on prompts and not on streams' tokens."""
+        if self._known_prefill_share is None:
+            others = [g for g in self.profile.groups if not g.warm_up and g.max_tokens.kind != "auto"]
+            tokens = sum(request.prompt_tokens for group in others for request in self._group(group))
+            share = tokens / self.sizing.prefill_tokens_per_s / (self.end_s - self.warm_up_s)
+            self._known_prefill_share = min(share, _MAX_PREFILL_SHARE)
+        return self._known_prefill_share
 
     def _most_answer(self, prompt: int) -> int:
         return max(1, int(self.sizing.context_tokens * 0.9) - prompt)

@@ -82,10 +82,15 @@ def pauses(record: RequestRecord) -> tuple[Pause, ...]:
         Pause(record.id, later.at_s, later.at_s - earlier.at_s, index)
         for index, (earlier, later) in enumerate(itertools.pairwise(events), start=1)
     ]
-    if not events or record.outcome is Outcome.COMPLETED:
+    if not events or not _is_cut(record):
         return tuple(closed)
     open_s = max(0.0, record.ended_at_s - events[-1].at_s)
     return (*closed, Pause(record.id, record.ended_at_s, open_s, None))
+
+
+def _is_cut(record: RequestRecord) -> bool:
+    """More content was due when the stream ended."""
+    return record.outcome is not Outcome.COMPLETED and record.output_tokens < record.max_tokens
 
 
 def worst_pause(record: RequestRecord) -> Pause | None:
