@@ -1,0 +1,148 @@
+"""`engine`: serve a model, fit a cost model, talk to a server. Imports are late: `--help` must be fast."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.config_store import ConfigStore
+    from engine.server.service import Backend
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line. Exits 0 done, 1 failed (one line on stderr), 2 wrong usage."""
+    arguments = _parser().parse_args(argv)
+    sys.exit(arguments.run(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="engine", description="An MLX server that keeps streams moving.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands)
+    fit = commands.add_parser("fit-cost", help="fit a cost model to a --steps file")
+    fit.add_argument("steps", type=Path, metavar="STEPS.jsonl")
+    fit.set_defaults(run=_fit_cost)
+    chat = commands.add_parser("chat", help="talk to a running server")
+    chat.add_argument("--url", default="http://127.0.0.1:8080", help="the server (default %(default)s)")
+    chat.add_argument("--api-key-file", type=Path, metavar="F", help="its first key is sent")
+    chat.add_argument("--system", metavar="TEXT", help="a system message")
+    chat.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
+    chat.add_argument("--temperature", type=float, default=0.7, metavar="T", help="default %(default)s")
+    chat.set_defaults(run=_chat)
+    return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser("serve", help="serve a model over OpenAI's API")
+    add = serve.add_argument
+    add("--model", default=DEFAULT_MODEL, metavar="PATH|HUB_ID", help="default %(default)s")
+    add("--host", default="127.0.0.1", help="default %(default)s; another wants --api-key-file")
+    add("--port", type=int, default=8080, help="default %(default)s; 0 takes a free one")
+    add("--config", type=Path, metavar="FILE.json", help="the knobs to start with")
+    add("--state-dir", type=Path, metavar="DIR", help="keeps the config and its history over restarts")
+    add("--record", type=Path, metavar="TRACE.jsonl", help="record the traffic: lengths and hashes, no text")
+    add("--steps", type=Path, metavar="STEPS.jsonl", help="record every launch of the device")
+    add("--api-key-file", type=Path, metavar="F", help="keys that /v1 and /tokenize want, one a line")
+    add("--admin-key-file", type=Path, metavar="F", help="keys that /admin wants; loopback only without")
+    add("--backend", choices=("mlx", "sim"), default="mlx", help="sim serves the same API without a model")
+    add(
+        "--grace-s",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="time for streams to end (default %(default)s)",
+    )
+    add("--announce", action="store_true", help="one line of JSON on stdout when ready; end when stdin does")
+    add("--log-level", choices=LOG_LEVELS, default="warning", help="default %(default)s")
+    serve.set_defaults(run=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from engine.core.errors import EvenflowError
+
+    try:
+        _run_server(arguments)
+    except (EvenflowError, OSError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _run_server(arguments: argparse.Namespace) -> None:
+    import asyncio
+    import logging
+
+    from engine.serve import ServeOptions, StartError, bind, serve
+    from engine.server.app import AppOptions
+    from engine.server.auth import is_loopback, read_keys
+    from engine.server.service import Service
+
+    logging.basicConfig(level=arguments.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    api_keys = read_keys(arguments.api_key_file) if arguments.api_key_file else ()
+    admin_keys = read_keys(arguments.admin_key_file) if arguments.admin_key_file else ()
+    if not is_loopback(arguments.host) and not api_keys:
+        raise StartError(f"{arguments.host} is open to others: give --api-key-file, or listen on 127.0.0.1")
+    store = _open_store(arguments)
+    listener = bind(arguments.host, arguments.port)
+    service = Service(_backend(arguments), store)
+    app_options = AppOptions(api_keys=api_keys, admin_keys=admin_keys, model_ids=(arguments.model,))
+    options = ServeOptions(
+        host=arguments.host,
+        port=arguments.port,
+        grace_s=arguments.grace_s,
+        announce=arguments.announce,
+        log_level=arguments.log_level,
+    )
+    asyncio.run(serve(service, listener, app_options, options))
+
+
+def _open_store(arguments: argparse.Namespace) -> ConfigStore:
+    from engine.config_store import ConfigStore, read_config_file
+
+    start = read_config_file(arguments.config) if arguments.config else None
+    path = arguments.state_dir / "engine-config.json" if arguments.state_dir else None
+    return ConfigStore(start, path, warn=lambda line: print(f"engine: {line}", file=sys.stderr))
+
+
+def _backend(arguments: argparse.Namespace) -> Backend:
+    if arguments.backend == "sim":
+        from engine.sim_backend import SimBackend
+
+        return SimBackend()
+    raise NotImplementedError
+
+
+def _fit_cost(arguments: argparse.Namespace) -> int:
+    import dataclasses
+    import json
+
+    from engine.core.cost_fit import fit_cost_model
+    from engine.core.errors import EvenflowError
+    from engine.step_json import read_steps
+
+    try:
+        with open(arguments.steps, encoding="utf-8") as lines:
+            fit = fit_cost_model(list(read_steps(lines)))
+    except (EvenflowError, OSError) as error:
+        return _fail(f"{arguments.steps}: {error}")
+    print(json.dumps(dataclasses.asdict(fit), indent=1))
+    return 0
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    from engine.chat import run
+
+    return run(arguments)
+
+
+def _fail(message: str) -> int:
+    print("engine: " + " ".join(message.split()), file=sys.stderr)
+    return 1

@@ -1,0 +1,264 @@
+"""Which config is in force, who put it there, and which one to go back to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from engine.core.config import SchedulerConfig, parse_config
+from engine.core.errors import ConfigError, EvenflowError
+
+_MAX_HISTORY = 500
+_FORMAT = 1
+
+
+class Verdict(StrEnum):
+    """What became of a change."""
+
+    PENDING = "pending"
+    KEPT = "kept"
+    REJECTED = "rejected"
+    ROLLED_BACK = "rolled_back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One generation of the config.
+
+    Attributes:
+        at: wall clock, ISO 8601 in UTC.
+        changed: knobs that differ from the generation before.
+    """
+
+    generation: int
+    config: SchedulerConfig
+    at: str
+    who: str
+    why: str
+    changed: tuple[str, ...] = ()
+    verdict: Verdict = Verdict.PENDING
+
+    def to_mapping(self) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return values | {
+            "config": self.config.to_mapping(),
+            "changed": list(self.changed),
+            "verdict": self.verdict.value,
+        }
+
+
+class StaleGenerationError(EvenflowError):
+    """Somebody changed the config first."""
+
+
+class NothingKeptError(EvenflowError):
+    """There is no kept config to go back to."""
+
+
+class ConfigStore:
+    """Generations of the config, numbered from 1, never reused. Owned by one thread.
+
+    After a restart the config that was kept last is in force; a change that nobody kept does not
+    survive. A start config that differs from the one of the last start comes before both.
+
+    Args:
+        start: the config to begin with.
+        path: where the state lives; None keeps it in memory.
+        warn: told in one line when the state on disk cannot be used.
+    """
+
+    def __init__(
+        self,
+        start: SchedulerConfig | None = None,
+        path: Path | None = None,
+        warn: Callable[[str], None] = lambda line: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._start = start or SchedulerConfig()
+        self._path = path
+        self._now = now
+        self._history: list[ConfigChange] = []
+        stored = self._load(warn)
+        if stored and stored[0] == self._start and (kept := _last_kept(stored[1])):
+            self._history = stored[1]
+            if self.current is not kept:
+                self._add(kept.config, "engine", f"restart with generation {kept.generation}", Verdict.KEPT)
+        else:
+            self._history = stored[1] if stored else []
+            self._add(self._start, "engine", "start", Verdict.KEPT)
+
+    @property
+    def current(self) -> ConfigChange:
+        return self._history[-1]
+
+    @property
+    def history(self) -> tuple[ConfigChange, ...]:
+        """Oldest first."""
+        return tuple(self._history)
+
+    def replace(
+        self,
+        values: Mapping[str, Any],
+        if_generation: int | None,
+        who: str,
+        why: str,
+        *,
+        onto_current: bool = False,
+        keep: bool = False,
+    ) -> ConfigChange:
+        """A new generation with `values` over the defaults, or over the current config: all or nothing.
+
+        Args:
+            if_generation: the generation the caller knows; None does not care.
+
+        Raises:
+            StaleGenerationError: the caller knows an old generation.
+            ConfigError: one or more knobs are at fault.
+        """
+        self._check(if_generation)
+        config = parse_config(values, self.current.config if onto_current else None)
+        return self._add(config, who, why, Verdict.KEPT if keep else Verdict.PENDING)
+
+    def rollback(self, if_generation: int | None, who: str, why: str) -> ConfigChange:
+        """A new generation with the config that was kept before the current one.
+
+        Raises:
+            StaleGenerationError: the caller knows an old generation.
+            NothingKeptError: the current one is the first ever kept.
+        """
+        self._check(if_generation)
+        kept = _last_kept(self._history[:-1])
+        if kept is None:
+            raise NothingKeptError("no earlier config was kept; there is nothing to go back to")
+        self._judge(self.current.generation, Verdict.ROLLED_BACK)
+        return self._add(kept.config, who, why or f"rollback to generation {kept.generation}", Verdict.KEPT)
+
+    def judge(self, generation: int, verdict: Verdict) -> ConfigChange:
+        """Writes down what became of a generation.
+
+        Raises:
+            KeyError: no such generation.
+        """
+        return self._judge(generation, verdict)
+
+    def save(self) -> None:
+        """Writes the state to its file, whole or not at all. Raises: OSError."""
+        if self._path is None:
+            return
+        state = {
+            "format": _FORMAT,
+            "start": self._start.to_mapping(),
+            "history": [change.to_mapping() for change in self._history],
+        }
+        write_atomically(self._path, json.dumps(state, indent=1))
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _check(self, if_generation: int | None) -> None:
+        current = self.current.generation
+        if if_generation is not None and if_generation != current:
+            raise StaleGenerationError(
+                f"the config is at generation {current}, not {if_generation}; read it again"
+            )
+
+    def _add(self, config: SchedulerConfig, who: str, why: str, verdict: Verdict) -> ConfigChange:
+        before = self._history[-1] if self._history else None
+        change = ConfigChange(
+            generation=before.generation + 1 if before else 1,
+            config=config,
+            at=self._now().isoformat(timespec="milliseconds"),
+            who=who,
+            why=why,
+            changed=_differences(before.config if before else SchedulerConfig(), config),
+            verdict=verdict,
+        )
+        self._history.append(change)
+        self._forget_oldest()
+        return change
+
+    def _forget_oldest(self) -> None:
+        """Keeps the list bounded, and the config to go back to in it."""
+        while len(self._history) > _MAX_HISTORY:
+            kept = _last_kept(self._history[:-1])
+            del self._history[1 if self._history[0] is kept else 0]
+
+    def _judge(self, generation: int, verdict: Verdict) -> ConfigChange:
+        for index, change in enumerate(self._history):
+            if change.generation == generation:
+                self._history[index] = dataclasses.replace(change, verdict=verdict)
+                return self._history[index]
+        raise KeyError(f"no generation {generation} in the history")
+
+    def _load(self, warn: Callable[[str], None]) -> tuple[SchedulerConfig, list[ConfigChange]] | None:
+        if self._path is None or not self._path.exists():
+            return None
+        try:
+            return _parse_state(json.loads(self._path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+            copy = self._path.with_suffix(".corrupt.json")
+            os.replace(self._path, copy)
+            warn(f"cannot read the config state {self._path} ({error}); kept as {copy.name}, starting anew")
+            return None
+
+
+def _parse_state(state: Any) -> tuple[SchedulerConfig, list[ConfigChange]]:
+    if state["format"] != _FORMAT:
+        raise ValueError(f"format {state['format']!r} is not {_FORMAT}")
+    return parse_config(state["start"]), [_parse_change(change) for change in state["history"]]
+
+
+def _parse_change(values: Mapping[str, Any]) -> ConfigChange:
+    return ConfigChange(
+        generation=int(values["generation"]),
+        config=parse_config(values["config"]),
+        at=str(values["at"]),
+        who=str(values["who"]),
+        why=str(values["why"]),
+        changed=tuple(values["changed"]),
+        verdict=Verdict(values["verdict"]),
+    )
+
+
+def _last_kept(history: list[ConfigChange]) -> ConfigChange | None:
+    return next((change for change in reversed(history) if change.verdict is Verdict.KEPT), None)
+
+
+def _differences(before: SchedulerConfig, after: SchedulerConfig) -> tuple[str, ...]:
+    names = (f.name for f in dataclasses.fields(SchedulerConfig))
+    return tuple(name for name in names if getattr(before, name) != getattr(after, name))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file whole: a reader, or a crash, sees the old text or the new. Raises: OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def read_config_file(path: Path) -> SchedulerConfig:
+    """A `--config` file: a JSON object of knobs, the rest at their defaults.
+
+    Raises:
+        ConfigError: unreadable, not an object, or knobs at fault; names the file.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"cannot read config {path}: {error}"]) from None
+    if not isinstance(values, dict):
+        raise ConfigError([f"config {path} must be a JSON object of knobs"])
+    try:
+        return parse_config(values)
+    except ConfigError as error:
+        raise ConfigError([f"config {path}: {problem}" for problem in error.problems]) from None

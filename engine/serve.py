@@ -1,0 +1,154 @@
+"""Running the server: listener, signals, the announcement, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from engine.core.errors import EvenflowError
+from engine.core.executor import ModelInfo
+from engine.server.app import AppOptions, create_app
+from engine.server.service import Service
+
+
+class StartError(EvenflowError):
+    """The server cannot start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Attributes:
+    grace_s: how long running streams may go on after the first signal.
+    announce: one line of JSON on stdout when ready; end when stdin does.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    grace_s: float = 10.0
+    announce: bool = False
+    log_level: str = "warning"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one.
+
+    Raises:
+        StartError: the address is not ours or taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to us: it would close its listener first, and answer nothing more."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(
+    service: Service, listener: socket.socket, app_options: AppOptions, options: ServeOptions
+) -> None:
+    """Serves until a signal (or, when announced, the end of stdin), then drains.
+
+    Raises:
+        Exception: the model could not be loaded.
+    """
+    config = uvicorn.Config(
+        create_app(service, app_options),
+        log_level=options.log_level,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+        lifespan="on",
+    )
+    server = _Server(config)
+    stop = _stop_on_signals()
+    if options.announce:
+        _stop_on_end_of_stdin(stop.set)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    error = await _run_until(
+        stop, service, server, lambda model: _say_ready(model, service, listener, options)
+    )
+    if error is None:
+        await service.drain(options.grace_s)
+    server.should_exit = True
+    await serving
+    if error:
+        raise error
+
+
+async def _run_until(
+    stop: asyncio.Event, service: Service, server: uvicorn.Server, on_ready: Callable[[ModelInfo], None]
+) -> BaseException | None:
+    """Waits for readiness and then for `stop`; what made loading fail, if it did."""
+    while not server.started:
+        await asyncio.sleep(0.005)
+    stopping = asyncio.create_task(stop.wait())
+    waiting: set[asyncio.Future[Any]] = {stopping, service.ready}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    if service.ready.done():
+        if error := service.ready.exception():
+            stopping.cancel()
+            return error
+        on_ready(service.ready.result())
+    await stopping
+    return None
+
+
+def _say_ready(model: ModelInfo, service: Service, listener: socket.socket, options: ServeOptions) -> None:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{port}"
+    kv = f"{model.kv_capacity_tokens:,} KV tokens"
+    line = f"engine ready on {url} · model {service.served_name} · context {model.context_tokens:,} · {kv}"
+    print(line, file=sys.stderr, flush=True)
+    if options.announce:
+        print(json.dumps({"url": url, "model": service.served_name, "pid": os.getpid()}), flush=True)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+def _stop_on_end_of_stdin(stop: Callable[[], None]) -> None:
+    """Stops when the program that started us is gone: its end of our stdin closes with it."""
+    loop = asyncio.get_running_loop()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while os.read(0, 4096):
+                pass
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending anyway
+            loop.call_soon_threadsafe(stop)
+
+    threading.Thread(target=watch, name="stdin", daemon=True).start()

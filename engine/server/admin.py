@@ -1,0 +1,225 @@
+"""The operator's routes: config, statistics, step records."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from engine.config_store import ConfigChange, NothingKeptError, StaleGenerationError, Verdict
+from engine.core.config import config_schema
+from engine.core.errors import ConfigError
+from engine.server.auth import AdminGuard
+from engine.server.errors import ApiError
+from engine.server.service import Service
+from engine.server.stats import summarize
+from engine.server.wire import read_bounded
+from engine.step_json import step_to_mapping
+
+_log = logging.getLogger(__name__)
+_MAX_CONFIG_BYTES = 1 << 16
+_ENVELOPE = {"config", "who", "why", "keep", "generation", "schema"}
+
+
+class AdminRoutes:
+    """Everything under /admin.
+
+    Who changes the config and why is said in the headers `x-evenflow-who` and `x-evenflow-why`, or in
+    a body `{"config": {…}, "who": …, "why": …}`; the knobs alone are a body too.
+    """
+
+    def __init__(self, service: Service, guard: AdminGuard) -> None:
+        self._service = service
+        self._store = service.store
+        self._saving = asyncio.Lock()
+        router = self.router = APIRouter(prefix="/admin", dependencies=[Depends(guard)])
+        router.get("/config")(self.read_config)
+        router.put("/config")(self.put_config)
+        router.patch("/config")(self.patch_config)
+        router.post("/config/rollback")(self.rollback)
+        router.post("/config/verdict")(self.judge)
+        router.get("/config/history")(self.history)
+        router.get("/stats")(self.stats)
+        router.get("/steps")(self.steps)
+        router.get("/requests")(self.requests)
+
+    async def read_config(self) -> JSONResponse:
+        """The config in force, its generation, and the schema of the knobs."""
+        return _config_response(self._store.current, schema=config_schema())
+
+    async def put_config(self, request: Request) -> JSONResponse:
+        """Replaces the config; knobs that are not named take their defaults."""
+        return await self._change(request, onto_current=False)
+
+    async def patch_config(self, request: Request) -> JSONResponse:
+        """Changes the named knobs."""
+        return await self._change(request, onto_current=True)
+
+    async def rollback(self, request: Request) -> JSONResponse:
+        """Puts the config that was kept last before the current one back, as a new generation."""
+        body = await _read_object(request)
+        who, why = _who_why(request, body)
+        try:
+            change = self._store.rollback(_if_match(request, required=False), who, why)
+        except StaleGenerationError as error:
+            raise self._stale(error) from None
+        except NothingKeptError as error:
+            raise ApiError(409, str(error), code="nothing_kept") from None
+        return await self._apply(change)
+
+    async def judge(self, request: Request) -> JSONResponse:
+        """Writes down what became of a generation: `{"generation": N, "verdict": "kept"}`. A kept one is
+        what a rollback goes back to and what a restart starts from.
+        """
+        body = await _read_object(request)
+        try:
+            change = self._store.judge(int(body["generation"]), Verdict(body["verdict"]))
+        except KeyError as error:
+            raise ApiError(404, f"no such generation or field: {error}", code="no_such_generation") from None
+        except (ValueError, TypeError):
+            verdicts = ", ".join(Verdict)
+            message = f"wanted: generation (a number) and verdict (one of {verdicts})"
+            raise ApiError(400, message, code="invalid_value") from None
+        await self._save()
+        return JSONResponse(change.to_mapping())
+
+    async def history(self) -> dict[str, Any]:
+        """Every generation that is remembered, oldest first."""
+        return {"history": [change.to_mapping() for change in self._store.history]}
+
+    async def stats(
+        self,
+        window_s: float = Query(60.0, gt=0, le=86400),
+        slo_pause_s: float | None = Query(None, gt=0),
+    ) -> dict[str, Any]:
+        """What is inside now, and what ended within the window."""
+        service = self._service
+        now_s, occupancy = service.engine.clock(), service.engine.occupancy
+        return {
+            "window_s": window_s,
+            "generation": service.generation,
+            "running": occupancy.num_running,
+            "waiting": occupancy.num_waiting,
+            "waiting_prefill_tokens": occupancy.waiting_prefill_tokens,
+            "kv_tokens": occupancy.kv_tokens,
+            "state": service.engine.state.value,
+            "last_step_seq": service.steps.last_seq,
+            "last_request_seq": service.ended.last_seq,
+            "streaming": self._streaming(now_s),
+        } | summarize(service.ended, service.refused, now_s - window_s, slo_pause_s)
+
+    async def steps(self, after: int = Query(0, ge=0), limit: int = Query(8192, ge=1, le=65536)) -> Response:
+        """Step records newer than number `after`, one JSON object a line; `x-next-after` continues."""
+        entries = self._service.steps.after(after)[:limit]
+        return _ndjson((step_to_mapping(record, seq) for seq, record in entries), _last(entries, after))
+
+    async def requests(
+        self, after: int = Query(0, ge=0), limit: int = Query(8192, ge=1, le=65536)
+    ) -> Response:
+        """Ended requests newer than number `after`, one JSON object a line; `x-next-after` continues."""
+        entries = self._service.ended.after(after)[:limit]
+        return _ndjson(({"seq": seq} | ended.to_mapping() for seq, ended in entries), _last(entries, after))
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _streaming(self, now_s: float) -> dict[str, Any]:
+        """Pauses of streams that have not ended: the longest so far, and the longest that is open now."""
+        streams = [s for s in self._service.streams.values() if s.last_token_at_s is not None]
+        return {
+            "n": len(streams),
+            "worst_pause_s": max((s.worst_pause_s for s in streams), default=None),
+            "open_pause_s": max((now_s - (s.last_token_at_s or now_s) for s in streams), default=None),
+        }
+
+    async def _change(self, request: Request, onto_current: bool) -> JSONResponse:
+        generation = _if_match(request, required=True)
+        body = await _read_object(request)
+        who, why = _who_why(request, body)
+        values = body["config"] if _is_envelope(body) else body
+        keep = request.headers.get("x-evenflow-keep") == "1" or (
+            _is_envelope(body) and body.get("keep") is True
+        )
+        try:
+            change = self._store.replace(values, generation, who, why, onto_current=onto_current, keep=keep)
+        except StaleGenerationError as error:
+            raise self._stale(error) from None
+        except ConfigError as error:
+            details = {"problems": list(error.problems)}
+            raise ApiError(422, str(error), code="invalid_config", details=details) from None
+        return await self._apply(change)
+
+    async def _apply(self, change: ConfigChange) -> JSONResponse:
+        self._service.apply_config()
+        await self._save()
+        return _config_response(change)
+
+    async def _save(self) -> None:
+        """Writes the state down; a full disk must not undo a change that is in force already."""
+        async with self._saving:
+            try:
+                await asyncio.to_thread(self._store.save)
+            except OSError as error:
+                _log.warning("the config state could not be saved: %s", error)
+
+    def _stale(self, error: StaleGenerationError) -> ApiError:
+        headers = {"ETag": f'"{self._store.current.generation}"'}
+        return ApiError(412, str(error), code="stale_generation", headers=headers)
+
+
+def _config_response(change: ConfigChange, **more: Any) -> JSONResponse:
+    content = {"generation": change.generation, "config": change.config.to_mapping(), **more}
+    return JSONResponse(content, headers={"ETag": f'"{change.generation}"'})
+
+
+def _if_match(request: Request, required: bool) -> int | None:
+    """The generation of `If-Match`; `*` matches any."""
+    header = request.headers.get("if-match")
+    if header is None and required:
+        message = 'If-Match is wanted: the generation of GET /admin/config, as in If-Match: "3"'
+        raise ApiError(428, message, code="if_match_required")
+    if header is None or header.strip() == "*":
+        return None
+    tag = header.strip().removeprefix("W/").strip('"')
+    if not tag.isdecimal():
+        raise ApiError(400, f"If-Match must be a generation, not {header!r}", code="invalid_value")
+    return int(tag)
+
+
+def _is_envelope(body: dict[str, Any]) -> bool:
+    return isinstance(body.get("config"), dict) and body.keys() <= _ENVELOPE
+
+
+def _who_why(request: Request, body: dict[str, Any]) -> tuple[str, str]:
+    named = body if _is_envelope(body) or "config" not in body else {}
+    who = request.headers.get("x-evenflow-who") or _text(named.get("who")) or "unknown"
+    return who[:200], (request.headers.get("x-evenflow-why") or _text(named.get("why")))[:1000]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+async def _read_object(request: Request) -> dict[str, Any]:
+    """A JSON object, empty for an empty body."""
+    body = await read_bounded(request, _MAX_CONFIG_BYTES)
+    try:
+        values = json.loads(body) if body.strip() else {}
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(values, dict):
+        raise ApiError(400, "the body must be a JSON object", code="invalid_value")
+    return values
+
+
+def _last(entries: list[tuple[int, Any]], after: int) -> int:
+    return entries[-1][0] if entries else after
+
+
+def _ndjson(rows: Iterator[dict[str, Any]], next_after: int) -> Response:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    return Response(text, media_type="application/x-ndjson", headers={"x-next-after": str(next_after)})

@@ -1,0 +1,94 @@
+"""Who may call: API keys for the model, an admin key or the loopback for the rest."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from engine.core.errors import EvenflowError
+from engine.server.errors import ApiError
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """One key a line; empty lines and lines that begin with # do not count.
+
+    Raises:
+        EvenflowError: unreadable, or without a key.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvenflowError(f"cannot read keys from {path}: {error}") from None
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:
+        raise EvenflowError(f"{path} holds no key; write one a line")
+    return keys
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or host name can only mean this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class KeyGuard:
+    """Lets callers with one of the keys pass; everybody when there are none."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = tuple(key.encode() for key in keys)
+
+    async def __call__(self, request: Request) -> None:
+        """Raises: ApiError: 401."""
+        if self._keys and not self._knows(request.headers.get("authorization", "")):
+            raise ApiError(
+                401,
+                "a valid key is wanted: Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    def _knows(self, header: str) -> bool:
+        scheme, _, key = header.partition(" ")
+        given = key.strip().encode()
+        # Every key is compared: how long it takes says nothing about which one came close.
+        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+class AdminGuard:
+    """Wants the admin key when there is one, and the loopback otherwise."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = KeyGuard(keys) if keys else None
+
+    async def __call__(self, request: Request) -> None:
+        """Raises: ApiError: 401 or 403."""
+        if self._keys:
+            await self._keys(request)
+        elif not _from_this_machine(request):
+            raise ApiError(
+                403,
+                "admin routes answer on the loopback only, or to an admin key (--admin-key-file)",
+                code="admin_loopback_only",
+            )
+
+
+def _from_this_machine(request: Request) -> bool:
+    """The peer is local, and no web page of another site makes the local browser ask (the `Origin` of a
+    foreign page, or a foreign name that resolves to this machine).
+    """
+    peer = request.client.host if request.client else ""
+    origin = request.headers.get("origin")
+    names = [peer, urlsplit("//" + request.headers.get("host", "localhost")).hostname or ""]
+    if origin is not None:
+        names.append(urlsplit(origin).hostname or "")
+    return all(is_loopback(name) for name in names)

@@ -1,0 +1,47 @@
+"""Keeps the cost model in step with the machine, from the server's own step records."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from engine.core.cost_model import CostModel
+from engine.core.errors import FitError
+from engine.core.events import StepRecord
+from engine.server.stats import Log
+
+_log = logging.getLogger(__name__)
+_FIRST = (32, 64, 128, 256)
+_EVERY = 512
+# A fit of this many takes a few milliseconds, and reaches back far enough to have seen every kind of step.
+_RECENT = 2048
+
+
+class Calibrator:
+    """Refits after 32, 64, 128, 256 and then every 512 launches, on a worker thread."""
+
+    def __init__(self, steps: Log[StepRecord], calibrate: Callable[[CostModel], None]) -> None:
+        self._steps = steps
+        self._calibrate = calibrate
+        self._task: asyncio.Task[None] | None = None
+
+    def on_launch(self, seq: int) -> None:
+        if (seq in _FIRST or seq % _EVERY == 0) and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._refit())
+
+    async def _refit(self) -> None:
+        records = [record for _, record in self._steps.after(self._steps.last_seq - _RECENT)]
+        try:
+            costs = await asyncio.to_thread(_fit, records)
+        except FitError as error:
+            _log.debug("no new cost model: %s", error)
+        else:
+            self._calibrate(costs)
+
+
+def _fit(records: list[StepRecord]) -> CostModel:
+    # Here, because numpy would cost every start of the command line a tenth of a second.
+    from engine.core.cost_fit import fit_cost_model
+
+    return fit_cost_model(records).costs

@@ -1,0 +1,222 @@
+"""The model's routes: chat and plain completions, models, tokenize."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import JSONResponse, Response
+
+from engine.core import request as core
+from engine.core.executor import ModelInfo
+from engine.core.request import FinishReason
+from engine.loop import Unavailable
+from engine.server.auth import KeyGuard
+from engine.server.errors import ApiError, refusal_error
+from engine.server.render import ChatShape, EventRenderer, Shape, failure, usage
+from engine.server.service import Service
+from engine.server.sse import KEEP_ALIVE_S, Departure, EventStream
+from engine.server.stats import timings
+from engine.server.stream import Stream
+from engine.server.wire import (
+    DEFAULT_MAX_TOKENS,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    TokenizeRequest,
+    read_body,
+)
+
+# Encoding this many characters takes about a millisecond; more would hold up every stream.
+_ENCODE_INLINE_CHARS = 4096
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class ModelRoutes:
+    """Everything under /v1, and /tokenize."""
+
+    def __init__(
+        self,
+        service: Service,
+        guard: KeyGuard,
+        model_ids: Sequence[str] = (),
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
+        self._service = service
+        self._model_ids = frozenset(model_ids)
+        self._keep_alive_s = keep_alive_s
+        self._created = int(time.time())
+        router = self.router = APIRouter(dependencies=[Depends(guard)])
+        router.post("/v1/chat/completions", openapi_extra=_body_schema(ChatRequest))(self.chat)
+        router.post("/v1/completions", openapi_extra=_body_schema(CompletionRequest))(self.complete)
+        router.post("/tokenize", openapi_extra=_body_schema(TokenizeRequest))(self.tokenize)
+        router.get("/v1/models")(self.models)
+        router.get("/v1/models/{model_id:path}")(self.model)
+
+    async def chat(self, request: Request) -> Response:
+        """Writes the assistant's next message."""
+        body = await read_body(request, ChatRequest)
+        self._check_model(body.model)
+        prompt = await self._encode_chat(body)
+        return await self._answer(request, body, prompt, body.limit, ChatShape(), "messages")
+
+    async def complete(self, request: Request) -> Response:
+        """Continues a text."""
+        body = await read_body(request, CompletionRequest)
+        self._check_model(body.model)
+        prompt = body.prompt if isinstance(body.prompt, list) else await self._encode(body.prompt)
+        return await self._answer(request, body, prompt, body.limit, Shape(), "prompt")
+
+    async def tokenize(self, request: Request) -> JSONResponse:
+        """Counts the tokens of a prompt or a conversation."""
+        body = await read_body(request, TokenizeRequest)
+        self._check_model(body.model)
+        self._loaded()
+        if body.prompt is not None:
+            ids = await self._encode(body.prompt)
+        else:
+            ids = await self._encode_messages([m.to_mapping() for m in body.messages or ()])
+        answer: dict[str, Any] = {"count": len(ids), "max_model_len": self._loaded().context_tokens}
+        return JSONResponse(answer | ({"tokens": ids} if body.return_ids else {}))
+
+    async def models(self) -> dict[str, Any]:
+        """The one model that is served."""
+        return {"object": "list", "data": [self._describe()] if self._service.model else []}
+
+    async def model(self, model_id: str) -> dict[str, Any]:
+        self._check_model(model_id)
+        return self._describe()
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "id": self._service.served_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "evenflow",
+            "max_model_len": self._loaded().context_tokens,
+        }
+
+    def _loaded(self) -> ModelInfo:
+        if self._service.model is None:
+            raise refusal_error(Unavailable(self._service.engine.state))
+        return self._service.model
+
+    def _check_model(self, name: str | None) -> None:
+        self._loaded()
+        if name is not None and name != self._service.served_name and name not in self._model_ids:
+            message = f"the model {name!r} does not exist; this server has {self._service.served_name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    async def _encode(self, text: str) -> list[int]:
+        return await _run(self._service.tokenizer.encode, text, len(text))
+
+    async def _encode_chat(self, body: ChatRequest) -> list[int]:
+        return await self._encode_messages(body.plain_messages())
+
+    async def _encode_messages(self, messages: list[dict[str, str]]) -> list[int]:
+        size = sum(len(message["content"]) for message in messages)
+        try:
+            return await _run(self._service.tokenizer.encode_chat, messages, size)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="messages", code="invalid_value") from None
+
+    async def _answer(
+        self,
+        request: Request,
+        body: GenerationRequest,
+        prompt: list[int],
+        limit: int | None,
+        shape: Shape,
+        prompt_field: str,
+    ) -> Response:
+        if not prompt:
+            raise ApiError(400, f"{prompt_field}: has no tokens", param=prompt_field, code="invalid_value")
+        request_id = f"{shape.id_prefix}-{uuid.uuid4().hex}"
+        headers = {
+            "x-request-id": _client_request_id(request) or request_id,
+            "x-config-generation": str(self._service.generation),
+        }
+        wanted = self._core_request(request_id, body, prompt, limit)
+        # Refused here, before any byte of a response; nothing is awaited until somebody owns the stream.
+        stream = self._service.open(wanted, body.stops, body.user)
+        if body.stream:
+            name = self._service.served_name
+            renderer = EventRenderer(shape, request_id, name, len(prompt), body.options)
+            return EventStream(stream, renderer, self._service.leave, headers, self._keep_alive_s)
+        return await self._whole(request, stream, body, shape, headers)
+
+    def _core_request(
+        self, request_id: str, body: GenerationRequest, prompt: list[int], limit: int | None
+    ) -> core.Request:
+        room = max(1, self._loaded().context_tokens - len(prompt))
+        return core.Request(
+            id=request_id,
+            prompt=prompt,
+            max_tokens=limit or min(room, DEFAULT_MAX_TOKENS),
+            arrived_at_s=self._service.engine.clock(),
+            stop_tokens=frozenset() if body.ignore_eos else self._service.tokenizer.eos_tokens,
+            min_tokens=body.min_tokens,
+            priority=body.priority,
+            sampling=body.sampling(),
+        )
+
+    async def _whole(
+        self, request: Request, stream: Stream, body: GenerationRequest, shape: Shape, headers: dict[str, str]
+    ) -> Response:
+        texts: list[str] = []
+        try:
+            async with Departure(request.receive, lambda: self._service.leave(stream)):
+                while stream.end is None or not texts:
+                    deltas = await stream.take()
+                    texts += (delta.text for delta in deltas)
+                    if stream.end and not deltas:
+                        break
+        finally:
+            self._service.leave(stream)
+        end = stream.end
+        assert end is not None
+        if end.reason is FinishReason.ABORTED:
+            return Response(status_code=499)  # nobody is there to read it
+        if end.reason is FinishReason.FAILED:
+            error = failure(end)
+            return JSONResponse(error.to_mapping(), error.status, headers)
+        timeline = end.timeline
+        answer = {
+            "id": stream.request.id,
+            "object": shape.whole,
+            "created": int(time.time()),
+            "model": self._service.served_name,
+            "choices": [shape.choice("".join(texts), end.reason.value)],
+            "usage": usage(
+                stream.request.num_prompt_tokens, timeline.num_output_tokens, timeline.cached_tokens
+            ),
+        }
+        if body.options.include_timings:
+            answer["timings"] = timings(timeline)
+        return JSONResponse(answer, headers=headers)
+
+
+async def _run(encode: Callable[[Any], list[int]], what: Any, size: int) -> list[int]:
+    """Encodes on a worker thread unless it is short."""
+    if size <= _ENCODE_INLINE_CHARS:
+        return encode(what)
+    return await asyncio.to_thread(encode, what)
+
+
+def _client_request_id(request: Request) -> str | None:
+    given = request.headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else None
+
+
+def _body_schema(kind: type[Any]) -> dict[str, Any]:
+    """Bodies are parsed by hand, to bound them and to name the field at fault; the docs still show them."""
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,135 @@
+"""Every answer that is not an answer, in OpenAI's error object."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from engine.core.admission import RefusalCode, Refused
+from engine.loop import EngineState, Unavailable
+
+_log = logging.getLogger(__name__)
+_NEVER = {RefusalCode.CONTEXT_LENGTH, RefusalCode.KV_BUDGET}
+
+
+class ApiError(Exception):
+    """One refusal or failure: a status and OpenAI's error object.
+
+    Args:
+        param: the request field at fault.
+        code: for programs; `message` is for people.
+        details: further members of the error object.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+        self.details = details or {}
+
+    def to_mapping(self) -> dict[str, Any]:
+        kind = _error_type(self.status)
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error | self.details}
+
+
+def _error_type(status: int) -> str:
+    if status == 401:
+        return "authentication_error"
+    if status == 403:
+        return "permission_error"
+    if status == 429:
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def refusal_error(refusal: Refused | Unavailable) -> ApiError:
+    """How the door's answer looks from outside."""
+    if isinstance(refusal, Unavailable):
+        return _unavailable(refusal.state)
+    if refusal.code in _NEVER:
+        return ApiError(400, refusal.message, param="messages", code=refusal.code.value)
+    if refusal.code is RefusalCode.STOPPING:
+        return _unavailable(EngineState.STOPPING)
+    wait_s = max(1, math.ceil(refusal.retry_after_s or 0))
+    headers = {"Retry-After": str(wait_s)}
+    return ApiError(429, refusal.message, code=refusal.code.value, headers=headers)
+
+
+def _unavailable(state: EngineState) -> ApiError:
+    messages = {
+        EngineState.LOADING: "the model is still loading; try again soon",
+        EngineState.RECOVERING: "the engine failed and is loading the model again; try again soon",
+        EngineState.STOPPING: "the server is shutting down",
+    }
+    message = messages.get(state, "the engine has stopped; the server must be started again")
+    return ApiError(503, message, code=f"engine_{state.value}", headers={"Retry-After": "5"})
+
+
+def validation_error(error: ValidationError) -> ApiError:
+    """The first problem of a body, named by its field."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
+    message = first["msg"].removeprefix("Value error, ")
+    text = f"{field}: {message[:1].lower()}{message[1:]}" if field else message
+    return ApiError(400, text, param=field or None, code="invalid_value")
+
+
+def _is_union_branch(part: int | str) -> bool:
+    """Pydantic puts the branch of a union it tried into the path; the caller's body has no such field."""
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part)
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.to_mapping(), error.status, error.headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Puts every failure, framework's or ours, into the same shape."""
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_api_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    messages = {404: f"no such route: {where}", 405: f"method not allowed: {where}"}
+    message = messages.get(error.status_code, str(error.detail))
+    headers = dict(error.headers or {})
+    return error_response(ApiError(error.status_code, message, headers=headers))
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    return error_response(ApiError(500, "the server failed on this request", code="internal_error"))
+
+
+def sse_error(error: ApiError) -> bytes:
+    """The event that ends a stream whose 200 has left already."""
+    return b"data: " + json.dumps(error.to_mapping()).encode() + b"\n\n"

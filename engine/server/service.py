@@ -1,0 +1,244 @@
+"""The event loop's side of the engine: streams by request id, and all that is counted about them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.config_store import ConfigStore
+from engine.core.admission import Refused
+from engine.core.events import Event, FinishedEvent, StepRecord
+from engine.core.executor import Executor, ModelInfo
+from engine.core.request import FinishReason, Request
+from engine.loop import Crashed, Ended, EngineLoop, EngineState, Launched, Notice, Ready, Unavailable
+from engine.server.calibration import Calibrator
+from engine.server.errors import refusal_error
+from engine.server.metrics import Metrics
+from engine.server.stats import EndedRequest, Log, Refusal
+from engine.server.stream import Stream
+from engine.server.text import StopStrings, Tokenizer
+
+_log = logging.getLogger(__name__)
+_REMEMBER_STEPS = 8192
+_REMEMBER_REQUESTS = 16384
+
+OUTCOMES = {
+    FinishReason.STOP: "completed",
+    FinishReason.LENGTH: "completed",
+    FinishReason.ABORTED: "aborted",
+    FinishReason.FAILED: "failed",
+}
+
+
+class Backend(Protocol):
+    """What serves a model.
+
+    Attributes:
+        tokenizer: there once `load` has returned.
+    """
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def load(self) -> Executor:
+        """Loads the model; called on the engine thread, again after a crash."""
+
+
+class Witness(Protocol):
+    """Is told of every launch and every request that is over. Called on the event loop: must not block."""
+
+    def on_launch(self, record: StepRecord, seq: int) -> None: ...
+
+    def on_end(self, request: Request, user: str | None, ended: EndedRequest) -> None: ...
+
+
+class Service:
+    """Owns the engine loop and every stream. Used on the event loop only.
+
+    Args:
+        served_name: the model's name in the API; None takes the loaded model's own.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: ConfigStore,
+        served_name: str | None = None,
+        witnesses: Sequence[Witness] = (),
+    ) -> None:
+        self.store = store
+        self.model: ModelInfo | None = None
+        self.ready: asyncio.Future[ModelInfo]
+        self.steps: Log[StepRecord] = Log(_REMEMBER_STEPS)
+        self.ended: Log[EndedRequest] = Log(_REMEMBER_REQUESTS)
+        self.refused: Log[Refusal] = Log(_REMEMBER_REQUESTS)
+        self.streams: dict[str, Stream] = {}
+        self._backend = backend
+        self._served_name = served_name
+        self._witnesses = witnesses
+        self._users: dict[str, str | None] = {}
+        self._idle = asyncio.Event()
+        self._ended = asyncio.Event()
+        current = store.current
+        self.engine = EngineLoop(backend.load, self._deliver, current.config, current.generation)
+        self.metrics = Metrics(lambda: self.engine.occupancy)
+        self.metrics.generation.set(current.generation)
+        self._calibrator = Calibrator(self.steps, self.engine.calibrate)
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the engine thread; `ready` tells when it may be used, or why never."""
+        self._events = asyncio.get_running_loop()
+        self.ready = self._events.create_future()
+        self.engine.start()
+
+    async def drain(self, grace_s: float) -> None:
+        """Lets nobody in, waits for what runs for `grace_s` at most, and fails the rest."""
+        self.engine.drain()
+        if self.streams:
+            self._idle.clear()
+            try:
+                await asyncio.wait_for(self._idle.wait(), grace_s)
+            except TimeoutError:
+                _log.warning("%d requests did not end within %g s", len(self.streams), grace_s)
+        for stream in list(self.streams.values()):
+            self._finish(stream, FinishReason.FAILED, "the server is shutting down")
+
+    async def close(self) -> None:
+        """Ends the engine thread and waits for it."""
+        self.engine.close()
+        await self._ended.wait()
+        await self._events.run_in_executor(None, self.engine.join)
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._backend.tokenizer
+
+    @property
+    def served_name(self) -> str:
+        return self._served_name or (self.model.name if self.model else "")
+
+    @property
+    def generation(self) -> int:
+        return self.store.current.generation
+
+    def open(self, request: Request, stops: Sequence[str], user: str | None = None) -> Stream:
+        """Lets a request in.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        verdict = self.engine.submit(request)
+        if isinstance(verdict, Refused | Unavailable):
+            raise self._refuse(verdict)
+        stream = Stream(request, self.tokenizer.detokenizer(), StopStrings(stops))
+        self.streams[request.id] = stream
+        self._users[request.id] = user
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        """The client has gone, or has all it wanted: ends the request unless it has ended already."""
+        self._finish(stream, FinishReason.ABORTED)
+
+    def _refuse(self, verdict: Refused | Unavailable) -> Exception:
+        error = refusal_error(verdict)
+        code = error.code or ""
+        self.metrics.on_refusal(code)
+        self.refused.add(Refusal(self.engine.clock(), code, self.generation))
+        return error
+
+    # -- notices -------------------------------------------------------------------------------------
+
+    def _deliver(self, notice: Notice) -> None:
+        """On the engine thread: one hand-over for all that a launch brought about."""
+        try:
+            self._events.call_soon_threadsafe(self._on_notice, notice)
+        except RuntimeError:
+            _log.debug("the event loop is closed; a notice is lost")
+
+    def _on_notice(self, notice: Notice) -> None:
+        match notice:
+            case Launched(record, events):
+                self._on_launch(record, events)
+            case Ready(model):
+                self.model = model
+                if not self.ready.done():
+                    self.ready.set_result(model)
+            case Crashed(message, events):
+                self.metrics.recoveries.inc()
+                self._end_all(events, message)
+            case Ended(error, events):
+                self._end_all(events, str(error) if error else "the server is shutting down")
+                self._on_ended(error)
+
+    def _on_launch(self, record: StepRecord, events: list[Event]) -> None:
+        seq = self.steps.add(record)
+        num_tokens = 0
+        for event in events:
+            stream = self.streams.get(event.request_id)
+            if stream is None:  # its client left while the launch ran
+                continue
+            if isinstance(event, FinishedEvent):
+                self._end(stream, event)
+                continue
+            num_tokens += 1
+            gap_s = stream.on_token(event)
+            if gap_s is not None:
+                self.metrics.on_gap(gap_s)
+            if stream.stop_matched:
+                self._finish(stream, FinishReason.STOP)
+        self.metrics.on_launch(record, num_tokens)
+        self._calibrator.on_launch(seq)
+        for witness in self._witnesses:
+            witness.on_launch(record, seq)
+
+    def _finish(self, stream: Stream, reason: FinishReason, message: str = "") -> None:
+        if stream.end is None and (event := self.engine.finish(stream.request.id, reason)):
+            self._end(stream, event, message)
+
+    def _end_all(self, events: Sequence[FinishedEvent], message: str) -> None:
+        for event in events:
+            if stream := self.streams.get(event.request_id):
+                self._end(stream, event, message)
+
+    def _end(self, stream: Stream, event: FinishedEvent, message: str = "") -> None:
+        del self.streams[event.request_id]
+        stream.on_finished(event, message)
+        request, outcome = stream.request, OUTCOMES[event.reason]
+        ended = EndedRequest(request.id, outcome, request.num_prompt_tokens, self.generation, event.timeline)
+        self.ended.add(ended)
+        self.metrics.on_end(outcome, request.num_prompt_tokens, event.timeline)
+        user = self._users.pop(request.id, None)
+        for witness in self._witnesses:
+            witness.on_end(request, user, ended)
+        if not self.streams:
+            self._idle.set()
+
+    def _on_ended(self, error: Exception | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(error or RuntimeError("stopped before it was ready"))
+            self.ready.exception()  # retrieved: whoever waits still gets it, and nobody is warned about it
+        elif error:
+            _log.error("the engine has stopped for good: %s", error)
+        self._ended.set()
+
+    # -- config --------------------------------------------------------------------------------------
+
+    def apply_config(self) -> None:
+        """Puts the store's current config in force from the next plan on."""
+        current = self.store.current
+        self.engine.configure(current.config, current.generation)
+        self.metrics.generation.set(current.generation)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.engine.state is EngineState.READY
+
+    @property
+    def is_alive(self) -> bool:
+        return self.engine.is_alive and self.engine.state is not EngineState.DEAD

@@ -1,0 +1,213 @@
+"""Bodies of requests, as they come over the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from starlette.requests import Request
+
+from engine.core.request import SamplingParams
+from engine.server.errors import ApiError, validation_error
+
+MAX_BODY_BYTES = 16 << 20
+# What an answer may grow to when the caller names no limit: KV for it is promised at the door, so a
+# generous default would turn others away.
+DEFAULT_MAX_TOKENS = 1024
+
+Body = TypeVar("Body", bound=BaseModel)
+
+# Known to OpenAI's API, not to this server, and changing the answer: refused unless the value says nothing.
+_NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "functions": ([],),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+}
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool = False
+    include_timings: bool = False
+    continuous_usage_stats: bool = False
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    role: str = Field(min_length=1)
+    content: str | list[TextPart] | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _content_is_text(cls, content: Any) -> Any:
+        if isinstance(content, list):
+            kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+            if any(kind != "text" for kind in kinds):
+                raise ValueError("only parts of type text are supported")
+        elif content is not None and not isinstance(content, str):
+            raise ValueError("should be a string or a list of text parts")
+        return content
+
+    def to_mapping(self) -> dict[str, str]:
+        """Role and plain text."""
+        content = self.content or ""
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return {"role": self.role, "content": text}
+
+
+class GenerationRequest(BaseModel):
+    """What chat and plain completions share. Unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64)
+    stop: str | list[str] | None = None
+    ignore_eos: bool = False
+    min_tokens: int = Field(0, ge=0)
+    priority: int = Field(0, ge=-(1 << 31), lt=1 << 31)
+    user: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_what_we_do(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            raise ValueError("the body must be a JSON object")
+        for name, harmless in _NOT_SUPPORTED.items():
+            value = values.get(name)
+            if value is not None and value not in harmless:
+                raise ApiError(
+                    400, f"{name} is not supported by this server", param=name, code="unsupported_parameter"
+                )
+        return values
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stop_is_strings(cls, stop: Any) -> Any:
+        listed = [stop] if isinstance(stop, str) else stop
+        if listed is None:
+            return None
+        if not isinstance(listed, list) or not all(isinstance(s, str) and s for s in listed):
+            raise ValueError("should be a non-empty string or a list of them")
+        if len(listed) > 16:
+            raise ValueError("should have at most 16 strings")
+        return listed
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return tuple(self.stop or ())
+
+    @property
+    def options(self) -> StreamOptions:
+        return self.stream_options or StreamOptions()
+
+    def sampling(self) -> SamplingParams:
+        """Temperature and top_p are 1 when not given, as in OpenAI's API."""
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else float(self.temperature),
+            top_p=1.0 if self.top_p is None else float(self.top_p),
+            top_k=max(0, self.top_k or 0),
+            min_p=float(self.min_p or 0.0),
+            repetition_penalty=float(self.repetition_penalty or 1.0),
+            seed=None if self.seed is None else self.seed % (1 << 64),
+        )
+
+
+class ChatRequest(GenerationRequest):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    def plain_messages(self) -> list[dict[str, str]]:
+        return [message.to_mapping() for message in self.messages]
+
+
+class CompletionRequest(GenerationRequest):
+    """`prompt`: a string, a list of one string, or token ids."""
+
+    prompt: str | list[int]
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_prompt(cls, prompt: Any) -> Any:
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+            prompt = prompt[0]
+        if isinstance(prompt, str):
+            return prompt
+        if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
+            raise ValueError("should be a string, a list of one string, or a list of token ids")
+        return prompt
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+
+class TokenizeRequest(BaseModel):
+    """Exactly one of `prompt` and `messages`; `return_ids` asks for the ids too."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    return_ids: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+async def read_bounded(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The body. Raises: ApiError: 413, once it is known to be larger than `limit` bytes."""
+    too_large = ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large")
+    if int(request.headers.get("content-length") or 0) > limit:
+        raise too_large
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit:
+            raise too_large
+    return bytes(body)
+
+
+async def read_body(request: Request, kind: type[Body]) -> Body:
+    """The parsed body, whatever content type it claims. Raises: ApiError: 400 or 413."""
+    body = await read_bounded(request)
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise validation_error(error) from None

@@ -1,0 +1,49 @@
+"""Step records as JSON: the lines of `--steps` files and of `/admin/steps`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from engine.core.cost_model import Work
+from engine.core.errors import TraceError
+from engine.core.events import StepRecord
+from engine.core.plan import PrefillChunk
+
+
+def step_to_mapping(record: StepRecord, seq: int) -> dict[str, Any]:
+    """Plain JSON values; `seq` numbers the records of one server process from 1 on, without gaps."""
+    return {"seq": seq, **dataclasses.asdict(record)}
+
+
+def step_from_mapping(values: Mapping[str, Any]) -> StepRecord:
+    """Raises: KeyError, TypeError: a field is missing or of the wrong shape."""
+    return StepRecord(
+        step=values["step"],
+        generation=values["generation"],
+        ended_at_s=values["ended_at_s"],
+        duration_s=values["duration_s"],
+        work=Work(**values["work"]),
+        prefill=tuple(PrefillChunk(**chunk) for chunk in values["prefill"]),
+        num_running=values["num_running"],
+        num_waiting=values["num_waiting"],
+    )
+
+
+def read_steps(lines: Iterable[str]) -> Iterator[StepRecord]:
+    """Records of a `--steps` file.
+
+    Raises:
+        TraceError: a line is not a step record; names its number. A last line cut short by the end of
+            the process is skipped.
+    """
+    numbered = list(enumerate((line for line in lines if line.strip()), 1))
+    for number, line in numbered:
+        try:
+            yield step_from_mapping(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(numbered) and not line.endswith("\n"):
+                return
+            raise TraceError(f"line {number} is not a step record: {error}") from error
