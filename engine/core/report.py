@@ -251,7 +251,7 @@ def _pause_numbers(records: Sequence[RequestRecord], limit_s: float) -> dict[str
 
 def _pause_rate(records: Sequence[RequestRecord], limit_s: float) -> float | None:
     gaps = [pause.seconds for record in records for pause in pauses(record)]
-    minutes = sum(gaps) / 60  # a stream's gaps add up to the time it streamed
+    minutes = math.fsum(gaps) / 60  # a stream's gaps add up to the time it streamed
     return sum(gap > limit_s for gap in gaps) / minutes if minutes > 0 else None
 
 
