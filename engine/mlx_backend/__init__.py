@@ -7,5 +7,7 @@ the package's `__init__` is the one place that is sure to run earlier than any o
 from __future__ import annotations
 
 from engine.mlx_backend.blas import bind_blas
+from engine.mlx_backend.malloc import keep_freed_memory
 
 BLAS = bind_blas()
+keep_freed_memory()

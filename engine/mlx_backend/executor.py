@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from engine.core.executor import ModelInfo
 from engine.core.plan import PrefillChunk
-from engine.core.request import Request
+from engine.core.request import Request, SamplingParams
+from engine.mlx_backend.forward import Forward
 from engine.mlx_backend.model import LoadedModel
 from engine.mlx_backend.row import Row, draw
 
@@ -39,26 +38,48 @@ class MlxExecutor:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._info = loaded.info
-        self._model: nn.Module | None = loaded.model
+        self._forward: Forward | None = Forward(loaded.model)
         self._rows: dict[str, Row] = {}
-        self._vocab = int(loaded.model(mx.zeros((1, 1), mx.int32)).shape[-1])
 
     @property
     def info(self) -> ModelInfo:
         return self._info
 
+    @property
+    def batched(self) -> bool:
+        """Whether several rows share a decode step; false for models whose caches cannot be joined."""
+        return self._ready().batched
+
+    def warmup(self) -> None:
+        """Runs a prompt and a few tokens, so that no request waits for kernels to be built."""
+        sampling = SamplingParams(temperature=1.0, top_p=0.9, seed=0)
+        ids = tuple(f"warmup-{number}" for number in range(2))
+        chunks = []
+        for request_id in ids:
+            prompt = [0] * min(64, self._info.context_tokens // 2)
+            self.start(
+                Request(id=request_id, prompt=prompt, max_tokens=2, arrived_at_s=0.0, sampling=sampling)
+            )
+            chunks.append(PrefillChunk(request_id, 0, len(prompt), completes_prompt=True))
+        self.wait(self.launch_prefill(tuple(chunks)))
+        for rows in (ids[:1], ids):
+            self.wait(self.launch_decode(rows))
+        for request_id in ids:
+            self.release(request_id)
+
     def start(self, request: Request) -> None:
-        caches = make_prompt_cache(self._model)
-        _preallocate(caches, request)
-        self._rows[request.id] = Row(request, caches, self._vocab)
+        forward = self._ready()
+        output = min(request.max_tokens, _PREALLOCATED_OUTPUT_TOKENS)
+        caches = forward.new_caches(request.num_prompt_tokens + output)
+        self._rows[request.id] = Row(request, caches, forward.vocab)
 
     def release(self, request_id: str) -> None:
         self._rows.pop(request_id, None)
 
     def launch_decode(self, request_ids: tuple[str, ...]) -> Ticket:
         rows = [self._rows[request_id] for request_id in request_ids]
-        logits = mx.concatenate([self._forward(row, _last_token(row)[None]) for row in rows])
-        tokens = draw(logits, rows)
+        last_tokens = [_last_token(row) for row in rows]
+        tokens = draw(self._ready().step(last_tokens, [row.caches for row in rows]), rows)
         mx.async_eval(tokens)
         return Ticket((tokens,))
 
@@ -68,7 +89,7 @@ class MlxExecutor:
         for chunk in chunks:
             row = self._rows[chunk.request_id]
             ids = row.request.prompt[chunk.start : chunk.start + chunk.num_tokens]
-            logits = self._forward(row, mx.array([list(ids)]))
+            logits = self._ready().chunk(mx.array(list(ids)), row.caches)
             if chunk.completes_prompt:
                 tokens.append(draw(logits, [row]))
                 mx.async_eval(tokens[-1])
@@ -82,16 +103,14 @@ class MlxExecutor:
 
     def close(self) -> None:
         self._rows.clear()
-        self._model = None
+        self._forward = None
         mx.synchronize()
         # Without this the process can abort when it exits after a thread that used MLX has ended.
         mx.clear_streams()
 
-    def _forward(self, row: Row, ids: mx.array) -> mx.array:
-        """Logits `(1, vocab)` after the last of `ids` `(1, length)`; computed only if they are used."""
-        assert self._model is not None
-        logits: mx.array = self._model(ids, cache=row.caches)
-        return logits[:, -1, :]
+    def _ready(self) -> Forward:
+        assert self._forward is not None, "used after close"
+        return self._forward
 
 
 def _last_token(row: Row) -> mx.array:
@@ -101,13 +120,6 @@ def _last_token(row: Row) -> mx.array:
 
 def _as_list(tokens: mx.array) -> Sequence[int]:
     return list(tokens.tolist())
-
-
-def _preallocate(caches: Sequence[object], request: Request) -> None:
-    num_tokens = request.num_prompt_tokens + min(request.max_tokens, _PREALLOCATED_OUTPUT_TOKENS)
-    for cache in caches:
-        if type(cache) is KVCache:
-            cache.step = -(-num_tokens // KVCache.step) * KVCache.step
 
 
 def _launch_caches(row: Row) -> mx.array:

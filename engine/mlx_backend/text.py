@@ -58,7 +58,7 @@ class Tokenizer:
             tokens = self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=True, return_dict=False
             )
-        except Exception as error:  # noqa: BLE001 (a template is a program of the model's author)
+        except Exception as error:  # a template is a program of the model's author
             raise ValueError(f"the model's chat template refuses these messages: {error}") from error
         return list(tokens)
 
