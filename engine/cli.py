@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from engine.config_store import ConfigStore
-    from engine.server.service import Backend
+    from engine.server.service import Backend, Witness
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -92,7 +93,6 @@ def _run_server(arguments: argparse.Namespace) -> None:
         raise StartError(f"{arguments.host} is open to others: give --api-key-file, or listen on 127.0.0.1")
     store = _open_store(arguments)
     listener = bind(arguments.host, arguments.port)
-    service = Service(_backend(arguments), store)
     app_options = AppOptions(api_keys=api_keys, admin_keys=admin_keys, model_ids=(arguments.model,))
     options = ServeOptions(
         host=arguments.host,
@@ -101,7 +101,11 @@ def _run_server(arguments: argparse.Namespace) -> None:
         announce=arguments.announce,
         log_level=arguments.log_level,
     )
-    asyncio.run(serve(service, listener, app_options, options))
+    backend = _backend(arguments)
+    with ExitStack() as closing:
+        witnesses = _open_recorders(arguments, backend, closing)
+        service = Service(backend, store, witnesses=witnesses)
+        asyncio.run(serve(service, listener, app_options, options))
 
 
 def _open_store(arguments: argparse.Namespace) -> ConfigStore:
@@ -117,7 +121,23 @@ def _backend(arguments: argparse.Namespace) -> Backend:
         from engine.sim_backend import SimBackend
 
         return SimBackend()
-    raise NotImplementedError
+    from engine.backends import MlxBackend
+
+    return MlxBackend(arguments.model)
+
+
+def _open_recorders(arguments: argparse.Namespace, backend: Backend, closing: ExitStack) -> list[Witness]:
+    from engine.recorder import StepRecorder, TraceRecorder
+
+    recorders: list[TraceRecorder | StepRecorder] = []
+    if arguments.record:
+        fingerprint = lambda: str(getattr(backend.tokenizer, "fingerprint", ""))  # noqa: E731
+        recorders.append(TraceRecorder(arguments.record, fingerprint))
+    if arguments.steps:
+        recorders.append(StepRecorder(arguments.steps))
+    for recorder in recorders:
+        closing.callback(recorder.close)
+    return list(recorders)
 
 
 def _fit_cost(arguments: argparse.Namespace) -> int:

@@ -71,7 +71,7 @@ async def serve(
     """Serves until a signal (or, when announced, the end of stdin), then drains.
 
     Raises:
-        Exception: the model could not be loaded.
+        EvenflowError: the model could not be loaded.
     """
     config = uvicorn.Config(
         create_app(service, app_options),
@@ -92,8 +92,10 @@ async def serve(
         await service.drain(options.grace_s)
     server.should_exit = True
     await serving
-    if error:
+    if isinstance(error, EvenflowError):
         raise error
+    if error:
+        raise StartError(f"the model cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 async def _run_until(

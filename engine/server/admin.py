@@ -29,8 +29,9 @@ _ENVELOPE = {"config", "who", "why", "keep", "generation", "schema"}
 class AdminRoutes:
     """Everything under /admin.
 
-    Who changes the config and why is said in the headers `x-evenflow-who` and `x-evenflow-why`, or in
-    a body `{"config": {…}, "who": …, "why": …}`; the knobs alone are a body too.
+    Who changes the config and why is said in the headers `x-evenflow-who` and `x-evenflow-why`, as query
+    parameters `who` and `why`, or in a body `{"config": {…}, "who": …, "why": …}`; the knobs alone are a
+    body too. With `x-evenflow-keep: 1` (`"keep": true`) a change is kept at once.
     """
 
     def __init__(self, service: Service, guard: AdminGuard) -> None:
@@ -196,8 +197,11 @@ def _is_envelope(body: dict[str, Any]) -> bool:
 
 def _who_why(request: Request, body: dict[str, Any]) -> tuple[str, str]:
     named = body if _is_envelope(body) or "config" not in body else {}
-    who = request.headers.get("x-evenflow-who") or _text(named.get("who")) or "unknown"
-    return who[:200], (request.headers.get("x-evenflow-why") or _text(named.get("why")))[:1000]
+    said = [
+        request.headers.get(f"x-evenflow-{name}") or request.query_params.get(name) or _text(named.get(name))
+        for name in ("who", "why")
+    ]
+    return (said[0] or "unknown")[:200], said[1][:1000]
 
 
 def _text(value: Any) -> str:

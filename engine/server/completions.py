@@ -19,7 +19,7 @@ from engine.loop import Unavailable
 from engine.server.auth import KeyGuard
 from engine.server.errors import ApiError, refusal_error
 from engine.server.render import ChatShape, EventRenderer, Shape, failure, usage
-from engine.server.service import Service
+from engine.server.service import Caller, Service
 from engine.server.sse import KEEP_ALIVE_S, Departure, EventStream
 from engine.server.stats import timings
 from engine.server.stream import Stream
@@ -144,8 +144,9 @@ class ModelRoutes:
             "x-config-generation": str(self._service.generation),
         }
         wanted = self._core_request(request_id, body, prompt, limit)
+        caller = Caller(body.user, request.headers.get("x-session-id"), body.stream)
         # Refused here, before any byte of a response; nothing is awaited until somebody owns the stream.
-        stream = self._service.open(wanted, body.stops, body.user)
+        stream = self._service.open(wanted, body.stops, caller)
         if body.stream:
             name = self._service.served_name
             renderer = EventRenderer(shape, request_id, name, len(prompt), body.options)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -41,6 +48,8 @@ class Metrics:
     """Counts what the event loop sees. One instance a server."""
 
     def __init__(self, occupancy: Callable[[], Occupancy]) -> None:
+        # They write a second line for every counter, which nobody reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self._registry = CollectorRegistry()
         registry.register(_Occupancy(occupancy))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.config_store import ConfigStore
@@ -14,7 +15,7 @@ from engine.core.executor import Executor, ModelInfo
 from engine.core.request import FinishReason, Request
 from engine.loop import Crashed, Ended, EngineLoop, EngineState, Launched, Notice, Ready, Unavailable
 from engine.server.calibration import Calibrator
-from engine.server.errors import refusal_error
+from engine.server.errors import ApiError, refusal_error
 from engine.server.metrics import Metrics
 from engine.server.stats import EndedRequest, Log, Refusal
 from engine.server.stream import Stream
@@ -46,12 +47,29 @@ class Backend(Protocol):
         """Loads the model; called on the engine thread, again after a crash."""
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, as far as they said.
+
+    Attributes:
+        streams: the answer was wanted in pieces.
+    """
+
+    user: str | None = None
+    session: str | None = None
+    streams: bool = True
+
+
 class Witness(Protocol):
-    """Is told of every launch and every request that is over. Called on the event loop: must not block."""
+    """Is told of every launch, every request that is over and every one turned away. Called on the event
+    loop: must not block.
+    """
 
     def on_launch(self, record: StepRecord, seq: int) -> None: ...
 
-    def on_end(self, request: Request, user: str | None, ended: EndedRequest) -> None: ...
+    def on_end(self, request: Request, caller: Caller, ended: EndedRequest) -> None: ...
+
+    def on_refused(self, request: Request, caller: Caller, status: int) -> None: ...
 
 
 class Service:
@@ -78,7 +96,7 @@ class Service:
         self._backend = backend
         self._served_name = served_name
         self._witnesses = witnesses
-        self._users: dict[str, str | None] = {}
+        self._callers: dict[str, Caller] = {}
         self._idle = asyncio.Event()
         self._ended = asyncio.Event()
         current = store.current
@@ -127,7 +145,7 @@ class Service:
     def generation(self) -> int:
         return self.store.current.generation
 
-    def open(self, request: Request, stops: Sequence[str], user: str | None = None) -> Stream:
+    def open(self, request: Request, stops: Sequence[str], caller: Caller) -> Stream:
         """Lets a request in.
 
         Raises:
@@ -135,21 +153,23 @@ class Service:
         """
         verdict = self.engine.submit(request)
         if isinstance(verdict, Refused | Unavailable):
-            raise self._refuse(verdict)
+            raise self._refuse(request, caller, verdict)
         stream = Stream(request, self.tokenizer.detokenizer(), StopStrings(stops))
         self.streams[request.id] = stream
-        self._users[request.id] = user
+        self._callers[request.id] = caller
         return stream
 
     def leave(self, stream: Stream) -> None:
         """The client has gone, or has all it wanted: ends the request unless it has ended already."""
         self._finish(stream, FinishReason.ABORTED)
 
-    def _refuse(self, verdict: Refused | Unavailable) -> Exception:
+    def _refuse(self, request: Request, caller: Caller, verdict: Refused | Unavailable) -> ApiError:
         error = refusal_error(verdict)
         code = error.code or ""
         self.metrics.on_refusal(code)
         self.refused.add(Refusal(self.engine.clock(), code, self.generation))
+        for witness in self._witnesses:
+            witness.on_refused(request, caller, error.status)
         return error
 
     # -- notices -------------------------------------------------------------------------------------
@@ -213,9 +233,9 @@ class Service:
         ended = EndedRequest(request.id, outcome, request.num_prompt_tokens, self.generation, event.timeline)
         self.ended.add(ended)
         self.metrics.on_end(outcome, request.num_prompt_tokens, event.timeline)
-        user = self._users.pop(request.id, None)
+        caller = self._callers.pop(request.id)
         for witness in self._witnesses:
-            witness.on_end(request, user, ended)
+            witness.on_end(request, caller, ended)
         if not self.streams:
             self._idle.set()
 
