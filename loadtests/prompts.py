@@ -18,6 +18,8 @@ from loadtests.words import WORDS
 
 _MAX_TRIES = 12
 _NONCE_WORDS = 4
+_FILLER = "a"  # one token after any word
+_MAX_FILL = 16
 
 TokenCounter = Callable[[str], int]
 
@@ -89,18 +91,21 @@ def _nonce(rng: random.Random) -> list[str]:
 
 
 def _fit(words: list[str], wanted: int, count: TokenCounter) -> Prompt:
-    """Moves the number of words by the tokens still missing until the count is right."""
+    """Moves the number of words by the tokens still missing; the last few are filled up one by one."""
     best: Prompt | None = None
-    num_words = max(wanted, _NONCE_WORDS)
+    num_words, num_fill = max(wanted, _NONCE_WORDS), 0
     for _ in range(_MAX_TRIES):
-        text = " ".join(words[:num_words])
+        text = " ".join(words[:num_words] + [_FILLER] * num_fill)
         tokens = count(text)
         if best is None or abs(tokens - wanted) < abs(best.tokens - wanted):
             best = Prompt(text, tokens, is_exact=True)
-        moved = min(max(num_words + wanted - tokens, _NONCE_WORDS), len(words))
-        if moved == num_words:
+        missing = wanted - tokens
+        if missing == 0 or (missing < 0 and num_words == _NONCE_WORDS):
             break
-        num_words = moved
+        if 0 < missing <= _MAX_FILL:
+            num_fill += missing
+        else:
+            num_words, num_fill = min(max(num_words + missing, _NONCE_WORDS), len(words)), 0
     assert best is not None
     return best
 

@@ -83,10 +83,11 @@ class ScriptedServer:
             every write of the last such request.
     """
 
-    def __init__(self, scripts: Mapping[int, Script]) -> None:
+    def __init__(self, scripts: Mapping[int, Script], *, has_tokenizer: bool = True) -> None:
         self.scripts = dict(scripts)
         self.sent: dict[int, list[tuple[int, int]]] = {}
         self.num_requests = 0
+        self.has_tokenizer = has_tokenizer
         handler = type("Handler", (_Handler,), {"scripted": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -121,7 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/tokenize":
             words = sum(len(message["content"].split()) for message in body["messages"])
-            self._answer_json({"count": words + _TEMPLATE_TOKENS})
+            status = 200 if self.scripted.has_tokenizer else 404
+            self._answer_json({"count": words + _TEMPLATE_TOKENS}, status)
         else:
             self.scripted.num_requests += 1
             self._play(body["max_tokens"], self.scripted.scripts[body["max_tokens"]])

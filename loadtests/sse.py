@@ -62,7 +62,11 @@ class StreamState:
         except ValueError:
             self.error = f"an event is not JSON: {data[:80]!r}"
             return 0, None
-        return self._take_event(event) if isinstance(event, dict) else (0, None)
+        try:
+            return self._take_event(event)
+        except (AttributeError, TypeError):
+            self.error = f"an event is not a chat chunk: {data[:80]!r}"
+            return 0, None
 
     def _take_event(self, event: dict[str, Any]) -> tuple[int, int | None]:
         if event.get("error"):

@@ -1,0 +1,164 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from engine.core.records import Outcome
+from engine.core.report import worst_pause
+from loadtests.errors import LoadRunError, TargetError
+from loadtests.run import Progress, run_load
+from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.scripted import DONE, GENERATION, Script, ScriptedServer, Write, event, text
+from loadtests.selftest import run_selftest
+
+END = Write(0.0, event({}, finish="length") + DONE)
+FOREVER = 60.0
+
+
+def answer(num_tokens: int, every_s: float = 0.01) -> Script:
+    return Script((*[Write(every_s, text(), 1)] * num_tokens, END))
+
+
+def schedule(tokens: Iterable[int], every_s: float = 0.02, **fields: object) -> Schedule:
+    requests = tuple(
+        ScheduledRequest(
+            id=f"r{i}", at_s=every_s * i, prompt_tokens=32, max_tokens=n, prompt_seed=i, kind="k", **fields
+        )  # type: ignore[arg-type]
+        for i, n in enumerate(tokens)
+    )
+    return Schedule(name="t", seed=0, requests=requests, duration_s=0.1, grace_s=5.0, long_prompt_tokens=900)
+
+
+def test_every_request_comes_back_once_in_schedule_order() -> None:
+    seen: list[Progress] = []
+    with ScriptedServer({3: answer(3), 5: answer(5)}) as server:
+        result = run_load(
+            schedule([3, 5, 3]), server.url, expected_generation=GENERATION, on_progress=seen.append
+        )
+    assert [record.id for record in result.records] == ["r0", "r1", "r2"]
+    assert [record.output_tokens for record in result.records] == [3, 5, 3]
+    assert {record.outcome for record in result.records} == {Outcome.COMPLETED}
+    assert result.exact_prompts
+    assert not result.aborted
+    assert seen[0].num_requests == 3
+
+
+def test_an_open_gap_stops_the_run_at_once() -> None:
+    frozen = Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1), END))
+    started_s = time.monotonic()
+    with ScriptedServer({2: frozen, 3: answer(3)}) as server:
+        result = run_load(schedule([2, 3]), server.url, abort_pause_s=0.3)
+    assert time.monotonic() - started_s < FOREVER / 2
+    assert result.aborted
+    frozen_record = result.records[0]
+    assert frozen_record.outcome is Outcome.UNFINISHED
+    pause = worst_pause(frozen_record)
+    assert pause is not None
+    assert pause.is_bound
+    assert pause.seconds >= 0.3
+
+
+def test_a_pause_in_the_warm_up_does_not_stop_the_run() -> None:
+    slow = Script((Write(0.0, text(), 1), Write(0.4, text(), 1), END))
+    with ScriptedServer({2: slow}) as server:
+        assert not run_load(schedule([2], measured=False), server.url, abort_pause_s=0.2).aborted
+
+
+def test_what_is_running_when_the_drain_ends_is_unfinished() -> None:
+    with ScriptedServer({2: Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1)))}) as server:
+        result = run_load(schedule([2]), server.url, grace_s=0.3)
+    assert result.records[0].outcome is Outcome.UNFINISHED
+    assert result.records[0].ended_at_s >= 0.3
+
+
+def test_a_planned_cancel_is_no_failure() -> None:
+    with ScriptedServer({9: answer(9, every_s=0.2)}) as server:
+        result = run_load(schedule([9], cancel_s=0.3), server.url)
+    assert result.records[0].outcome is Outcome.CANCELLED
+    assert len(result.records[0].events) >= 1
+
+
+def test_a_refused_request_is_sent_again_when_asked_to() -> None:
+    refusing = Script(status=429, headers={"Retry-After": "0"})
+    with ScriptedServer({1: refusing}) as server:
+        result = run_load(schedule([1]), server.url, retries=2)
+        assert server.num_requests == 3
+    record = result.records[0]
+    assert record.outcome is Outcome.REFUSED
+    assert record.resent_at_s > record.sent_at_s
+
+
+def test_a_server_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(TargetError, match=r"no answer from http://127\.0\.0\.1:9"):
+        run_load(schedule([1]), "http://127.0.0.1:9")
+
+
+def test_a_broken_client_ends_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtests.run._LOCUSTFILE", tmp_path / "missing_locustfile.py")
+    with ScriptedServer({1: answer(1)}) as server, pytest.raises(LoadRunError, match="missing_locustfile"):
+        run_load(schedule([1]), server.url, workdir=tmp_path / "work")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_client_outlives_the_process_that_started_it(how: signal.Signals, tmp_path: Path) -> None:
+    parent = tmp_path / "parent.py"
+    with ScriptedServer({2: Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1)))}) as server:
+        parent.write_text(
+            textwrap.dedent(f"""
+            import sys
+            sys.path.insert(0, {str(Path(__file__).parent.parent.parent)!r})
+            from pathlib import Path
+            from loadtests.run import run_load
+            from tests.loadtests.test_run import schedule
+            def tell(progress): print(progress.num_sent, flush=True)
+            run_load(schedule([2]), {server.url!r}, workdir=Path({str(tmp_path)!r}), on_progress=tell)
+            """)
+        )
+        process = subprocess.Popen(
+            [sys.executable, str(parent)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        children = _clients(tmp_path)
+        process.send_signal(how)
+        process.wait()
+        process.stdout.close()
+        assert len(children) == 1
+        assert _wait_until_gone(tmp_path)
+
+
+def _clients(workdir: Path) -> list[str]:
+    """Processes whose command line names the job in `workdir`."""
+    listing = subprocess.run(
+        ["ps", "-axww", "-o", "pid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    return [line for line in listing.splitlines() if f"--job {workdir / 'job.json'}" in line]
+
+
+def _wait_until_gone(workdir: Path) -> bool:
+    deadline_s = time.monotonic() + 20
+    while _clients(workdir) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return not _clients(workdir)
+
+
+def test_the_selftest_passes_on_this_client() -> None:
+    result = run_selftest()
+    failed = [
+        check
+        for check in result.checks
+        if not check.ok and check.name not in ("gaps as sent", "the client kept up")
+    ]
+    assert failed == []
+
+
+def test_the_job_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    with ScriptedServer({1: answer(1)}) as server:
+        run_load(schedule([1]), server.url, workdir=tmp_path)
+    assert os.stat(tmp_path / "job.json").st_mode & 0o077 == 0
