@@ -48,36 +48,36 @@ class StreamState:
     def output_tokens(self) -> int:
         return self.counted_tokens if self.usage_tokens is None else self.usage_tokens
 
-    def take(self, data: str) -> tuple[int, int | None]:
+    def take(self, data: str) -> tuple[int | None, int | None]:
         """Reads one event's data.
 
         Returns:
-            Output tokens it carried (0: not a content event) and the engine's emit stamp in ns.
+            Output tokens it carried (None: not a content event) and the engine's emit stamp in ns.
         """
         if data.strip() == "[DONE]":
             self.done = True
-            return 0, None
+            return None, None
         try:
             event = json.loads(data)
         except ValueError:
             self.error = f"an event is not JSON: {data[:80]!r}"
-            return 0, None
+            return None, None
         try:
             return self._take_event(event)
         except (AttributeError, TypeError):
             self.error = f"an event is not a chat chunk: {data[:80]!r}"
-            return 0, None
+            return None, None
 
-    def _take_event(self, event: dict[str, Any]) -> tuple[int, int | None]:
+    def _take_event(self, event: dict[str, Any]) -> tuple[int | None, int | None]:
         if event.get("error"):
             self.error = error_message(event)
-            return 0, None
+            return None, None
         choices = event.get("choices") or []
         was_running = self.usage_tokens is not None
         carried = self._take_choices(choices)
         self._take_usage(event.get("usage") or {})
         self._take_timings(event.get("timings") or {})
-        num_tokens = self._count(carried, bool(choices) and was_running)
+        num_tokens = self._count(carried, bool(choices) and was_running, event.get("num_tokens"))
         emitted = event.get("emit_ns")
         return num_tokens, emitted if isinstance(emitted, int) else None
 
@@ -99,15 +99,15 @@ class StreamState:
         self.timings = timings or self.timings
         self.cached_tokens = timings.get("cached_tokens") or self.cached_tokens
 
-    def _count(self, carried: bool, running: bool) -> int:
-        """Tokens of one event: by how much the server's running count passed ours, else one per event
-        with content. An event without content counts only by a running count, so that the total which
-        ends a stream is not taken for output.
+    def _count(self, carried: bool, running: bool, told: int | None) -> int | None:
+        """Tokens of one event: as told in it, or by how much the server's running count passed ours, else
+        one per event with content. An event without content counts only by a running count, so that the
+        total which ends a stream is not taken for output.
         """
         grown = (self.usage_tokens or 0) - self.counted_tokens
-        num_tokens = max(1 if carried else 0, grown if carried or running else 0)
+        num_tokens = max(1 if carried else 0, grown if carried or running else 0) if told is None else told
         self.counted_tokens += num_tokens
-        return num_tokens
+        return num_tokens if carried or num_tokens > 0 else None
 
 
 def error_message(body: Mapping[str, Any]) -> str:

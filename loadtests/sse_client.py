@@ -146,7 +146,7 @@ class ChatStream:
             at_ns = response.stamped.read_at_ns
             for event in parser.feed(data):
                 num_tokens, emitted_ns = self.state.take(event)
-                if num_tokens:
+                if num_tokens is not None:
                     self.events.append((at_ns, num_tokens, emitted_ns))
             if self.state.done:
                 self.ended_at_ns = self.ended_at_ns or at_ns

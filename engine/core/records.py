@@ -28,7 +28,7 @@ class ContentEvent:
 
     Attributes:
         at_s: when the client read its bytes.
-        num_tokens: output tokens the event carried.
+        num_tokens: output tokens the event carried; 0 when it only held text kept back before.
         emitted_at_s: the engine's own stamp on the engine's clock; None when the server sends none.
             Only differences of it are used.
     """

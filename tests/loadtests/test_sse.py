@@ -8,7 +8,7 @@ from loadtests.scripted import COMMENT, DONE, EMPTY_DELTA, ROLE_ONLY, event, tex
 from loadtests.sse import SseParser, StreamState
 
 
-def play(*events: bytes) -> tuple[StreamState, list[int]]:
+def play(*events: bytes) -> tuple[StreamState, list[int | None]]:
     state, parser = StreamState(), SseParser()
     return state, [state.take(data)[0] for data in parser.feed(b"".join(events))]
 
@@ -16,7 +16,7 @@ def play(*events: bytes) -> tuple[StreamState, list[int]]:
 def test_what_carries_nothing_is_no_content_event() -> None:
     usage_only = event(None, usage_tokens=1, prompt_tokens=9)
     state, tokens = play(ROLE_ONLY, EMPTY_DELTA, COMMENT, text(), event({}, finish="stop"), usage_only, DONE)
-    assert tokens == [0, 0, 1, 0, 0, 0]
+    assert tokens == [None, None, 1, None, None, None]
     assert (state.finish_reason, state.done, state.output_tokens, state.prompt_tokens) == ("stop", True, 1, 9)
 
 
@@ -43,13 +43,19 @@ def test_a_running_usage_count_says_how_many_tokens_an_event_carried() -> None:
     assert play(*events)[1] == [1, 3, 2]
 
 
+def test_an_event_that_says_its_tokens_is_believed() -> None:
+    assert play(text(num_tokens=3), event({}, num_tokens=2), text(num_tokens=0), event({}, num_tokens=0))[
+        1
+    ] == [3, 2, 0, None]
+
+
 def test_a_grown_running_count_is_content_even_without_text() -> None:
     assert play(text(usage_tokens=1), event({}, usage_tokens=2))[1] == [1, 1]
 
 
 def test_a_total_in_the_finishing_event_is_not_taken_for_output() -> None:
     state, tokens = play(text(), text(), event({}, finish="length", usage_tokens=5))
-    assert tokens == [1, 1, 0]
+    assert tokens == [1, 1, None]
     assert state.output_tokens == 5
 
 
