@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gevent
+from gevent.event import Event
 from gevent.pool import Group
 
 from engine.core.records import Outcome
 from loadtests.sse_client import ChatStream
+from loadtests.validity import PROBE_S
 
 _AHEAD_S = 0.25  # a request's connection is made this long before it is sent
-_PROBE_S = 0.005
 _NS = 1e9
 
 
@@ -41,6 +42,7 @@ class Player:
         self._live: dict[int, ChatStream] = {}
         self._records: dict[int, dict[str, Any]] = {}
         self._loop_lags_s: list[float] = []
+        self._stop = Event()
         self._t0_ns = 0
         self.num_sent = 0
         self.worst_gap_s = 0.0
@@ -86,16 +88,16 @@ class Player:
     def _dispatch(self) -> None:
         running = Group()
         for index, request in enumerate(self._requests):
-            self._sleep_until(request["at_s"] - _AHEAD_S)
-            if self.aborted_at_s is not None:
+            if self._stop.wait(timeout=max(0.0, request["at_s"] - _AHEAD_S - self._now_s())):
                 break
             running.start(gevent.Greenlet(self._send, index))
         self._drain(running)
 
     def _drain(self, running: Group) -> None:
         deadline_s = self._job["duration_s"] + self._job["grace_s"]
-        while len(running) and self.aborted_at_s is None and self._now_s() < deadline_s:
-            running.join(timeout=min(0.02, max(0.001, deadline_s - self._now_s())))
+        ended = gevent.spawn(running.join)
+        gevent.wait([ended, self._stop], timeout=max(0.0, deadline_s - self._now_s()), count=1)
+        ended.kill()
         for stream in self._live.values():
             stream.leave(Outcome.UNFINISHED)
         running.kill()
@@ -147,20 +149,21 @@ class Player:
         """How late this process wakes from short sleeps: its own noise."""
         while True:
             before_ns = time.perf_counter_ns()
-            gevent.sleep(_PROBE_S)
-            self._loop_lags_s.append((time.perf_counter_ns() - before_ns) / _NS - _PROBE_S)
+            gevent.sleep(PROBE_S)
+            self._loop_lags_s.append((time.perf_counter_ns() - before_ns) / _NS - PROBE_S)
 
     def _watch(self) -> None:
         """Follows the gaps of live measured streams, open ones too, and stops the run past the limit."""
         seen: dict[int, int] = {}
-        while self.aborted_at_s is None:
+        while not self._stop.is_set():
             now_ns = time.perf_counter_ns()
             for index, stream in list(self._live.items()):
                 if self._requests[index]["measured"]:
                     self._watch_stream(index, stream, now_ns, seen)
             if self._abort_pause_s is not None and self.worst_gap_s > self._abort_pause_s:
                 self.aborted_at_s = self._now_s()
-            gevent.sleep(_PROBE_S * 4)
+                self._stop.set()
+            gevent.sleep(PROBE_S * 4)
 
     def _watch_stream(self, index: int, stream: ChatStream, now_ns: int, seen: dict[int, int]) -> None:
         events = stream.events

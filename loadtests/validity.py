@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from engine.core.records import Outcome, RequestRecord
 from engine.core.report import dispatch_lag, is_long, scored_ttft, worst_pause
 from loadtests.schedule import Schedule
 
+PROBE_S = 0.005  # the loop-lag probe's sleeps
 _MAX_LAG_S = 0.010
 _MAX_LAG_SHARE = 0.02  # of the median long TTFT
 _MAX_NOISE_SHARE = 0.10  # of the pause SLO, for loop lag and for the deciding gap
@@ -26,7 +28,7 @@ class Validity:
     Attributes:
         reasons: one line for each way in which the client spoiled the run; empty when it did not.
         client_noise_s: by how much the deciding gap was longer at the client than at the engine; None
-            when the engine sends no stamps or the gap never ended.
+            when the engine sends no stamps or the stream was cut.
         prompt_token_error_p95: None when the server reported no prompt lengths.
         cpu_share: of one core, that the client used.
     """
@@ -72,7 +74,7 @@ def judge(
     """
     dispatch = nearest_rank([lag for r in records if (lag := dispatch_lag(r)) is not None], 0.99)
     loop = nearest_rank(loop_lags_s, 0.99)
-    noise = _client_noise(records)
+    noise = _client_noise(records, loop_lags_s if aborted else ())
     token_error = nearest_rank(_token_errors(records), 0.95)
     reasons = [
         *_over("dispatch lag p99", dispatch, _lag_limit(schedule, records)),
@@ -105,14 +107,17 @@ def _lag_limit(schedule: Schedule, records: Sequence[RequestRecord]) -> float:
     return max(_MAX_LAG_S, _MAX_LAG_SHARE * median(long)) if long else _MAX_LAG_S
 
 
-def _client_noise(records: Sequence[RequestRecord]) -> float | None:
-    """Client gap less engine gap of the trial's worst pause."""
+def _client_noise(records: Sequence[RequestRecord], lags_until_stop_s: Sequence[float]) -> float | None:
+    """Client gap less engine gap of the trial's worst pause. For an open gap that stopped the run: how late
+    the client woke at worst while it lasted.
+    """
     worst = [(pause, r) for r in records if r.measured and (pause := worst_pause(r)) is not None]
     if not worst:
         return None
     pause, record = max(worst, key=lambda pair: pair[0].seconds)
     if pause.event is None:
-        return None
+        num_probes = math.ceil(pause.seconds / PROBE_S)
+        return max(lags_until_stop_s[-num_probes:], default=None)
     earlier, later = (record.events[k].emitted_at_s for k in (pause.event - 1, pause.event))
     return None if earlier is None or later is None else pause.seconds - (later - earlier)
 

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import signal
 import subprocess
@@ -53,9 +54,14 @@ def test_an_open_gap_stops_the_run_at_once() -> None:
     frozen = Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1), END))
     started_s = time.monotonic()
     with ScriptedServer({2: frozen, 3: answer(3)}) as server:
-        result = run_load(schedule([2, 3]), server.url, abort_pause_s=0.3)
+        late = ScheduledRequest(id="late", at_s=FOREVER, prompt_tokens=32, max_tokens=3, prompt_seed=9)
+        both = schedule([2, 3])
+        plan = dataclasses.replace(both, requests=(*both.requests, late), duration_s=FOREVER)
+        result = run_load(plan, server.url, abort_pause_s=0.3)
     assert time.monotonic() - started_s < FOREVER / 2
-    assert result.aborted
+    assert result.aborted_at_s is not None
+    assert result.aborted_at_s < FOREVER / 2
+    assert result.records[2].outcome is Outcome.NEVER_SENT
     frozen_record = result.records[0]
     assert frozen_record.outcome is Outcome.UNFINISHED
     pause = worst_pause(frozen_record)

@@ -82,3 +82,13 @@ def test_the_size_of_a_pause_that_never_ended_owes_nothing_to_the_client() -> No
     cut = dataclasses.replace(GOOD, outcome=Outcome.FAILED, output_tokens=1, events=GOOD.events[:1])
     records = [cut, dataclasses.replace(GOOD, id="b")]
     assert judge(SCHEDULE, records, slo_pause_s=0.5).client_noise_s is None
+
+
+@pytest.mark.parametrize(("lag_s", "ok"), [(0.001, True), (0.3, False)])
+def test_a_client_that_froze_itself_does_not_stop_a_run_for_the_server(lag_s: float, ok: bool) -> None:
+    waiting = dataclasses.replace(
+        GOOD, outcome=Outcome.UNFINISHED, output_tokens=1, events=GOOD.events[:1], ended_at_s=1.0
+    )
+    records = [waiting, dataclasses.replace(GOOD, id="b")]
+    lags_s = [0.001] * 500 + [lag_s] + [0.001] * 9
+    assert judge(SCHEDULE, records, loop_lags_s=lags_s, slo_pause_s=0.5, aborted=True).ok is ok
