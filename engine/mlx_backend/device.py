@@ -28,3 +28,12 @@ def _container_limit() -> int:
         return int(Path("/sys/fs/cgroup/memory.max").read_text())
     except (OSError, ValueError):
         return 1 << 62  # no cgroup, or no limit ("max")
+
+
+def open_stream() -> None:
+    """Gives this thread a stream of its own to compute on.
+
+    A thread has one to begin with; `MlxExecutor.close` ends it, and without a new one the thread could
+    not load another model.
+    """
+    mx.set_default_stream(mx.new_stream(mx.default_device()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -12,25 +11,12 @@ from engine.core.executor import ModelInfo
 from engine.core.plan import PrefillChunk
 from engine.core.request import Request, SamplingParams
 from engine.mlx_backend.forward import Forward
+from engine.mlx_backend.launches import Launches, Ticket
 from engine.mlx_backend.model import LoadedModel
 from engine.mlx_backend.row import Row, draw
 
 # Output tokens a cache is preallocated for; a longer answer grows it.
 _PREALLOCATED_OUTPUT_TOKENS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """Launched work: what to wait for and what it returns.
-
-    Attributes:
-        tokens: the tokens drawn, `(n,)` in all.
-        markers: computed when the work is. They never share memory with a cache, because a cache that
-            somebody else can see is copied, not extended.
-    """
-
-    tokens: tuple[mx.array, ...]
-    markers: tuple[mx.array, ...] = ()
 
 
 class MlxExecutor:
@@ -40,6 +26,7 @@ class MlxExecutor:
         self._info = loaded.info
         self._forward: Forward | None = Forward(loaded.model)
         self._rows: dict[str, Row] = {}
+        self._launches = Launches()
 
     @property
     def info(self) -> ModelInfo:
@@ -80,31 +67,29 @@ class MlxExecutor:
         rows = [self._rows[request_id] for request_id in request_ids]
         last_tokens = [_last_token(row) for row in rows]
         tokens = draw(self._ready().step(last_tokens, [row.caches for row in rows]), rows)
-        mx.async_eval(tokens)
-        return Ticket((tokens,))
+        return self._launches.launch(Ticket([tokens]), _state_of(rows))
 
     def launch_prefill(self, chunks: tuple[PrefillChunk, ...]) -> Ticket:
         tokens: list[mx.array] = []
         markers: list[mx.array] = []
-        for chunk in chunks:
-            row = self._rows[chunk.request_id]
+        rows = [self._rows[chunk.request_id] for chunk in chunks]
+        for row, chunk in zip(rows, chunks, strict=True):
             ids = row.request.prompt[chunk.start : chunk.start + chunk.num_tokens]
             logits = self._ready().chunk(mx.array(list(ids)), row.caches)
             if chunk.completes_prompt:
                 tokens.append(draw(logits, [row]))
-                mx.async_eval(tokens[-1])
             else:
-                markers.append(_launch_caches(row))
-        return Ticket(tuple(tokens), tuple(markers))
+                # Nobody asks for the logits, so they are never computed.
+                markers.append(_marker(row))
+        return self._launches.launch(Ticket(tokens, markers), _state_of(rows))
 
     def wait(self, ticket: Ticket) -> tuple[int, ...]:
-        mx.eval(ticket.tokens, ticket.markers)
-        return tuple(int(token) for tokens in ticket.tokens for token in _as_list(tokens))
+        return self._launches.wait(ticket)
 
     def close(self) -> None:
         self._rows.clear()
         self._forward = None
-        mx.synchronize()
+        self._launches.clear()
         # Without this the process can abort when it exits after a thread that used MLX has ended.
         mx.clear_streams()
 
@@ -118,14 +103,14 @@ def _last_token(row: Row) -> mx.array:
     return row.last_token
 
 
-def _as_list(tokens: mx.array) -> Sequence[int]:
-    return list(tokens.tolist())
+def _state_of(rows: Sequence[Row]) -> list[mx.array]:
+    """Everything a launch leaves behind in its rows, so that no later launch has to compute it."""
+    leaves = [leaf for row in rows for _, leaf in tree_flatten([cache.state for cache in row.caches])]
+    seen = [row.seen for row in rows if row.seen is not None]
+    return seen + [leaf for leaf in leaves if isinstance(leaf, mx.array)]
 
 
-def _launch_caches(row: Row) -> mx.array:
-    """Starts computing a row's caches; returns a marker that is computed with them."""
-    arrays = [leaf for _, leaf in tree_flatten([c.state for c in row.caches]) if isinstance(leaf, mx.array)]
-    last = arrays[-1]
-    marker = last[(0,) * last.ndim] + 0
-    mx.async_eval(arrays, marker)
-    return marker
+def _marker(row: Row) -> mx.array:
+    """A number that exists once the row's last layer has extended its cache."""
+    last = _state_of([row])[-1]
+    return last[(0,) * last.ndim] + 0

@@ -17,7 +17,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from engine.core.executor import ModelInfo
 from engine.mlx_backend.blas import check_install
 from engine.mlx_backend.cache_dir import cache_dir, make_once
-from engine.mlx_backend.device import memory_bytes, on_cpu
+from engine.mlx_backend.device import memory_bytes, on_cpu, open_stream
 from engine.mlx_backend.errors import ModelError
 from engine.mlx_backend.fetch import DEFAULT_MODEL, default_gguf, hub_snapshot
 from engine.mlx_backend.gguf import convert_gguf
@@ -51,6 +51,7 @@ def load_model(name: str | Path = DEFAULT_MODEL) -> LoadedModel:
         InstallError: two MLX builds are installed at once.
     """
     check_install()
+    open_stream()
     directory = find_model(name)
     try:
         model, config = mlx_lm.utils.load_model(directory, lazy=True)

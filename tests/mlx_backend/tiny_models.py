@@ -11,11 +11,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import engine.mlx_backend  # noqa: F401  (binds BLAS before MLX is imported)
 import mlx.core as mx
 import mlx_lm.utils
 from mlx.utils import tree_flatten
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from engine.mlx_backend.device import open_stream
 
 VOCAB = 300
 CONTEXT_TOKENS = 2048
@@ -111,15 +112,26 @@ def make_tiny_model(directory: Path, arch: str = "llama", seed: int = 0) -> Path
 
 
 def _save_weights(directory: Path, config: dict[str, Any], seed: int) -> None:
+    open_stream()
     model, _ = mlx_lm.utils.load_model(directory, lazy=True, strict=False)
     key = mx.random.key(seed)
     weights = {}
     for name, array in sorted(tree_flatten(model.parameters())):
         key, own = mx.random.split(key)
         noise = mx.random.normal(array.shape, key=own) * _WEIGHT_SCALE
-        # Norms multiply: around 1 they keep the signal, around 0 they would end it.
-        weights[name] = noise + 1 if array.ndim == 1 and "norm" in name else noise
+        weights[name] = noise + _norm_scale(name, array)
     mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})
+
+
+def _norm_scale(name: str, array: mx.array) -> float:
+    """Norms multiply: around 1 they keep the signal, around 0 they would end it.
+
+    Gemma's norms after a layer are made strong, because its output is tied to its input: with weak layers
+    every next token would be the last one again.
+    """
+    if array.ndim != 1 or "norm" not in name:
+        return 0.0
+    return 8.0 if "post_feedforward" in name else 1.0
 
 
 def _make_tokenizer() -> Tokenizer:

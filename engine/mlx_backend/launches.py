@@ -1,0 +1,66 @@
+"""Launching device work and waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from engine.mlx_backend.device import on_cpu
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """Launched work: what to wait for and what it returns.
+
+    Attributes:
+        tokens: the tokens drawn, `(n,)` in all.
+        markers: computed when the work is. They never share memory with a cache, because a cache that
+            somebody else can see is copied, not extended.
+    """
+
+    tokens: Sequence[mx.array]
+    markers: Sequence[mx.array] = ()
+
+
+class Launches:
+    """Work on its way to the device, in launch order.
+
+    A GPU gets it at once. On a CPU, `mx.async_eval` comes back only when all but ten tasks are done
+    (MLX, transforms.cpp, MAX_ACTIVE_TASKS): a chunk launched behind a decode step would keep the step's
+    finished tokens from being sent until the chunk is done too. There the newest launch is held until
+    something follows it or waits for it, so that what ends first is heard of first.
+    """
+
+    def __init__(self) -> None:
+        self._holds = on_cpu()
+        self._held: list[mx.array] = []
+        self._held_ticket: Ticket | None = None
+
+    def launch(self, ticket: Ticket, arrays: Sequence[mx.array]) -> Ticket:
+        """Launches the computation of the ticket's arrays and of `arrays`."""
+        self._start_held()
+        everything = [*ticket.tokens, *ticket.markers, *arrays]
+        if self._holds:
+            self._held, self._held_ticket = everything, ticket
+        else:
+            mx.async_eval(everything)
+        return ticket
+
+    def wait(self, ticket: Ticket) -> tuple[int, ...]:
+        """Blocks until the ticket's work is done; returns its tokens."""
+        if ticket is self._held_ticket:
+            self._start_held()
+        mx.eval(ticket.tokens, ticket.markers)
+        return tuple(int(token) for tokens in ticket.tokens for token in tokens.tolist())
+
+    def clear(self) -> None:
+        """Drops held work and waits for what the device has."""
+        self._held, self._held_ticket = [], None
+        mx.synchronize()
+
+    def _start_held(self) -> None:
+        held, self._held, self._held_ticket = self._held, [], None
+        if held:
+            mx.async_eval(held)

@@ -1,0 +1,27 @@
+"""The executors that the contract suite runs over. To add one, add a line to `EXECUTORS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.core.cost_model import CostModel
+from engine.core.executor import Executor, ModelInfo
+from engine.mlx_backend.executor import MlxExecutor
+from engine.mlx_backend.model import load_model
+from engine.sim.executor import SimExecutor, VirtualClock
+from tests.mlx_backend.tiny_models import ARCHITECTURES, make_tiny_model
+
+MakeExecutor = Callable[[Path], Executor]
+
+
+def _mlx(arch: str) -> MakeExecutor:
+    return lambda directory: MlxExecutor(load_model(make_tiny_model(directory / arch, arch)))
+
+
+def _sim(_: Path) -> Executor:
+    info = ModelInfo("simulated", context_tokens=2048, kv_capacity_tokens=1 << 20)
+    return SimExecutor(info, CostModel(0.01, 0.001, 0.0, 0.02, 0.001, 0.0), VirtualClock())
+
+
+EXECUTORS: dict[str, MakeExecutor] = {"sim": _sim} | {f"mlx-{arch}": _mlx(arch) for arch in ARCHITECTURES}
