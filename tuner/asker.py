@@ -1,0 +1,73 @@
+"""Ask and tell: the search itself, which Optuna does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from engine.core.config import SchedulerConfig
+from tuner.objective import Score
+from tuner.sampler import make_sampler
+from tuner.search_space import SearchSpace
+
+_STARTUP_TRIALS = 5
+
+
+class Asker:
+    """A study of Optuna's: proposes configs and learns what became of them.
+
+    The sampler is not stored with the study: it is made anew each time, with a seed that moves on, so
+    that a resumed search does not repeat its picks.
+    """
+
+    def __init__(self, storage: Any, name: str, space: SearchSpace, seed: int) -> None:
+        self._space = space
+        self._study = optuna.create_study(
+            storage=storage, study_name=name, direction="minimize", load_if_exists=True
+        )
+        self._settle()
+        self._study.sampler = make_sampler(seed + len(self._study.trials), _STARTUP_TRIALS)
+        self._asked: dict[int, Any] = {}
+
+    def _settle(self) -> None:
+        """Trials that a dead process left running would stay so for ever."""
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self._study.tell(trial.number, state=TrialState.FAIL)
+
+    def enqueue(self, config: SchedulerConfig) -> None:
+        """Has the config asked for next."""
+        self._study.enqueue_trial(self._space.parameters(config), skip_if_exists=True)
+
+    def ask(self) -> tuple[int, SchedulerConfig]:
+        """A number to tell the result under, and the config to try."""
+        trial = self._study.ask()
+        self._asked[trial.number] = trial
+        return trial.number, self._space.suggest(trial)
+
+    def tell(self, number: int, score: Score) -> None:
+        """The result of an asked trial. A crash is told as a finished one: see `objective.CRASHED`."""
+        trial = self._asked.pop(number)
+        for name, value in score.constraints:
+            trial.set_constraint(name, value)
+        self._study.tell(trial, score.long_ttft_s)
+
+    def forget(self, number: int) -> None:
+        """The asked trial could not be measured: nothing is learnt from it."""
+        self._study.tell(self._asked.pop(number), state=TrialState.FAIL)
+
+    def learn(self, config: SchedulerConfig, score: Score) -> None:
+        """A result that was not asked for; ignored when it is known or outside the space."""
+        params = self._space.parameters(config)
+        known = any(trial.params == params for trial in self._study.get_trials(deepcopy=False))
+        if known or not self._space.contains(config):
+            return
+        trial = optuna.trial.create_trial(
+            state=TrialState.COMPLETE,
+            value=score.long_ttft_s,
+            params=params,
+            distributions=self._space.distributions(config),
+            constraints=dict(score.constraints),
+        )
+        self._study.add_trial(trial)

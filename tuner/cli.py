@@ -1,0 +1,270 @@
+"""`tuner`: find the config that keeps streams moving, show what was found, put it on a server.
+
+Imports are late: `--help` must be fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tuner.errors import EXIT_FAILED, EXIT_USAGE, Interrupted, TunerError, UsageError
+
+if TYPE_CHECKING:
+    from tuner.engine_client import Keys
+
+_URL = "http://127.0.0.1:8080"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line. Exits 0 done, 1 failed, 2 wrong usage, 3 no config keeps the SLO, 130 Ctrl-C."""
+    arguments = _parser().parse_args(argv)
+    from tuner.signals import interruptible
+
+    try:
+        with interruptible():
+            status = arguments.run(arguments)
+    except UsageError as error:
+        status = _fail(str(error), EXIT_USAGE)
+    except TunerError as error:
+        status = _fail(str(error), EXIT_FAILED)
+    except Interrupted as error:
+        status = _fail(_how_to_go_on(error), error.exit_status)
+    except BrokenPipeError:
+        sys.stderr.close()
+        status = EXIT_FAILED
+    sys.exit(status)
+
+
+def _fail(message: str, status: int) -> int:
+    print("tuner: " + " ".join(message.split()), file=sys.stderr)
+    return status
+
+
+def _how_to_go_on(error: Interrupted) -> str:
+    return f"interrupted; {error.hint}" if error.hint else "interrupted"
+
+
+# -- arguments -------------------------------------------------------------------------------------------
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="tuner", description="Finds the config that keeps every stream moving.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    _add_optimize(commands)
+    _add_sweep(commands)
+    _add_show(commands)
+    _add_apply(commands)
+    _add_rollback(commands)
+    selftest = _command(commands, "selftest", "check the load client against scripted streams", _selftest)
+    selftest.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> _Parser:
+    parser: _Parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_optimize(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "optimize",
+        "find the shortest long TTFT at which no stream pauses longer than the SLO",
+        _optimize,
+    )
+    add = parser.add_argument
+    add("--slo-pause", type=_duration, required=True, metavar="0.5s", help="longest pause of any stream")
+    add("--profile", default="ambush", metavar="NAME|FILE.yaml", help="traffic (default %(default)s)")
+    add("--replay", metavar="TRACE", help="replay recorded traffic instead")
+    _add_target(parser)
+    add("--trials", type=_positive, default=12, metavar="N", help="live search trials (default %(default)s)")
+    add("--budget", type=_duration, default=240.0, metavar="10m", help="time for everything (default 4m)")
+    add("--study", metavar="NAME", help="name of the study; goes on with it when it exists")
+    add("--seed", type=int, default=1, metavar="N", help="of the traffic (default %(default)s)")
+    add(
+        "--simulate",
+        type=_count,
+        default=300,
+        metavar="N",
+        help="configs tried in the simulator (default 300)",
+    )
+    add("--no-selftest", action="store_true", help="do not check the load client first")
+    add("--apply", action="store_true", help="put the winner on --engine")
+    _add_db(parser)
+    add("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--engine", metavar="URL", help="tune this running engine; its config is put back at the end")
+    add("--model", metavar="M", help="model of the engine that is started otherwise")
+    add("--backend", choices=("mlx", "sim"), default="mlx", help="of the engine that is started otherwise")
+    _add_keys(parser)
+
+
+def _add_keys(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--api-key-file", type=Path, metavar="F", help="or $EVENFLOW_API_KEY")
+    add("--admin-key-file", type=Path, metavar="F", help="or $EVENFLOW_ADMIN_KEY")
+
+
+def _add_db(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--db", metavar="FILE|URL", help="default evenflow.db in the state directory")
+
+
+def _add_sweep(commands: Any) -> None:
+    parser = _command(commands, "sweep", "TTFT, worst pause and overhead per chunk size", _sweep)
+    add = parser.add_argument
+    add("--chunks", metavar="SIZES", default=None, help="default whole,2048,1024,512,256, scaled to the host")
+    add(
+        "--streams",
+        type=_positive,
+        default=3,
+        metavar="N",
+        help="streams beside the prompt (default %(default)s)",
+    )
+    add("--prompt-tokens", type=_positive, metavar="N", help="default: about three seconds of reading")
+    add("--repeats", type=_positive, default=1, metavar="N", help="runs per chunk size (default %(default)s)")
+    add("--seed", type=int, default=1, metavar="N", help="of the prompts (default %(default)s)")
+    _add_target(parser)
+    add("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_show(commands: Any) -> None:
+    parser = _command(commands, "show", "list studies, or one study's trials and winner", _show)
+    parser.add_argument("study", nargs="?", metavar="STUDY")
+    _add_db(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_apply(commands: Any) -> None:
+    parser = _command(
+        commands, "apply", "put a study's winner on a server, watch it, keep it or take it back", _apply
+    )
+    add = parser.add_argument
+    add("study", nargs="?", metavar="STUDY", help="default: the one worked on last")
+    add("--trial", type=_count, metavar="N", help="this trial's config instead of the winner's")
+    add("--to", required=True, metavar="URL", help=f"the server, as in {_URL}")
+    add(
+        "--watch",
+        type=_duration_or_zero,
+        default=60.0,
+        metavar="60s",
+        help="how long to watch (default 60s; 0 not)",
+    )
+    _add_keys(parser)
+    _add_db(parser)
+    add("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_rollback(commands: Any) -> None:
+    parser = _command(commands, "rollback", "put the config back that a server had kept before", _rollback)
+    parser.add_argument("--to", required=True, metavar="URL", help=f"the server, as in {_URL}")
+    _add_keys(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _duration(text: str) -> float:
+    from engine.core.slo import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _duration_or_zero(text: str) -> float:
+    return 0.0 if text.strip() in ("0", "0s") else _duration(text)
+
+
+def _positive(text: str) -> int:
+    number = _count(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+# -- commands --------------------------------------------------------------------------------------------
+
+
+def _optimize(arguments: argparse.Namespace) -> int:
+    from tuner.commands.optimize import run
+
+    return run(arguments, _keys(arguments))
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from tuner.commands.sweep import run
+
+    return run(arguments, _keys(arguments))
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from tuner.commands.show import run
+
+    return run(arguments)
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    from tuner.commands.apply import run
+
+    return run(arguments, _keys(arguments))
+
+
+def _rollback(arguments: argparse.Namespace) -> int:
+    from tuner.commands.apply import run_rollback
+
+    return run_rollback(arguments, _keys(arguments))
+
+
+def _selftest(arguments: argparse.Namespace) -> int:
+    from loadtests.errors import LoadTestError
+    from loadtests.selftest import run_selftest
+
+    try:
+        result = run_selftest()
+    except LoadTestError as error:
+        raise TunerError(str(error)) from error
+    if arguments.json:
+        print(json.dumps(result.to_mapping()))
+    else:
+        for check in result.checks:
+            print(f"{'✓' if check.ok else '✗'} {check.name}: {check.detail}")
+    if result.ok:
+        return 0
+    return _fail("the load client is not exact on this machine; its checks say where", EXIT_FAILED)
+
+
+def _keys(arguments: argparse.Namespace) -> Keys:
+    from tuner.engine_client import Keys
+    from tuner.preflight import read_key
+
+    return Keys(
+        api=read_key(arguments.api_key_file, os.environ.get("EVENFLOW_API_KEY")),
+        admin=read_key(arguments.admin_key_file, os.environ.get("EVENFLOW_ADMIN_KEY")),
+    )
+
+
+if __name__ == "__main__":
+    main()

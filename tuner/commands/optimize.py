@@ -1,0 +1,69 @@
+"""The `tuner optimize` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+
+from tuner.commands.apply import put_winner
+from tuner.engine_client import Keys
+from tuner.errors import EXIT_NO_CONFIG, Interrupted, UsageError
+from tuner.optimize import Options, optimize
+from tuner.paths import locate_database
+from tuner.preflight import Wanted
+from tuner.report import Subject, no_config_line, to_json, to_text
+from tuner.study import Result
+from tuner.terminal import TerminalAnnouncer
+
+
+def run(arguments: argparse.Namespace, keys: Keys) -> int:
+    """Finds a config and prints it. Raises: TunerError, UsageError, Interrupted."""
+    if arguments.apply and not arguments.engine:
+        raise UsageError("--apply needs --engine: the server to put the winner on")
+    wanted = _wanted(arguments)
+    options = Options(
+        location=locate_database(arguments.db),
+        num_trials=arguments.trials,
+        keys=keys,
+        num_simulated=arguments.simulate,
+        selftest=not arguments.no_selftest,
+    )
+    console = Console(stderr=True)
+    try:
+        with TerminalAnnouncer(console) as announcer:
+            subject, result = optimize(wanted, options, announcer)
+    except Interrupted as error:
+        error.hint = "nothing is lost: give the same command with --study and the name above to go on"
+        raise
+    _print(subject, result, arguments.json)
+    if result.winner is None:
+        console.print(
+            f"tuner: {no_config_line(subject.slo_pause_s, result)}", highlight=False, soft_wrap=True
+        )
+        return EXIT_NO_CONFIG
+    if arguments.apply:
+        console.print(put_winner(options.location, subject.study, arguments.engine, keys), highlight=False)
+    return 0
+
+
+def _wanted(arguments: argparse.Namespace) -> Wanted:
+    return Wanted(
+        slo_pause_s=arguments.slo_pause,
+        budget_s=arguments.budget,
+        profile=arguments.profile,
+        replay=arguments.replay,
+        engine=arguments.engine.rstrip("/").removesuffix("/v1") if arguments.engine else None,
+        model=arguments.model,
+        backend=arguments.backend,
+        seed=arguments.seed,
+        name=arguments.study,
+    )
+
+
+def _print(subject: Subject, result: Result, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(to_json(subject, result), allow_nan=False))
+    else:
+        print(to_text(subject, result))

@@ -1,0 +1,313 @@
+"""Talking to an engine's admin routes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from engine.core.config import SchedulerConfig, parse_config
+from engine.core.cost_model import Work
+from engine.core.errors import ConfigError
+from engine.core.events import StepRecord
+from engine.core.plan import PrefillChunk
+from tuner.errors import EngineError, StaleConfigError
+
+_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Secrets of a server; None where it has none."""
+
+    api: str | None = None
+    admin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConfig:
+    """A config in force."""
+
+    generation: int
+    config: SchedulerConfig
+
+
+class EngineClient:
+    """One engine, spoken to from one thread.
+
+    Args:
+        who: the name under which changes appear in the engine's history.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keys: Keys = Keys(),
+        who: str = "tuner",
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.keys = keys
+        self._who = who
+        self._http = httpx.Client(timeout=_TIMEOUT_S, transport=transport, follow_redirects=False)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def check(self) -> None:
+        """Makes sure that an engine of ours answers here.
+
+        Raises:
+            EngineError: nobody, somebody else, or not without the right key.
+        """
+        health = self._send("GET", "/health")
+        if health.status_code != 200:
+            raise EngineError(f"{self.url} is not an Evenflow engine: /health answered {health.status_code}")
+        ready = self._send("GET", "/ready")
+        if ready.status_code != 200:
+            raise EngineError(
+                f"{self.url} is not ready ({_message(ready)}); wait until it has loaded its model"
+            )
+        self.config()
+
+    def config(self) -> LiveConfig:
+        """The config in force. Raises: EngineError."""
+        answer = self._send("GET", "/admin/config")
+        self._check_key(answer)
+        body = _json(answer)
+        if answer.status_code != 200 or not isinstance(body, dict) or "generation" not in body:
+            raise EngineError(
+                f"{self.url} is not an Evenflow engine: /admin/config answered {answer.status_code}"
+            )
+        return self._live_config(body)
+
+    def put_config(
+        self, config: SchedulerConfig, if_generation: int, why: str, *, keep: bool = False
+    ) -> LiveConfig:
+        """Puts the whole config in force, at the engine's next step.
+
+        Args:
+            keep: it survives a restart, and is what a later rollback goes back to.
+
+        Raises:
+            StaleConfigError: the config in force is not generation `if_generation`.
+            EngineError: it was refused.
+        """
+        headers = {"If-Match": f'"{if_generation}"', **self._signed(why)}
+        if keep:
+            headers["x-evenflow-keep"] = "1"
+        return self._changed(self._send("PUT", "/admin/config", json=config.to_mapping(), headers=headers))
+
+    def roll_back(self, if_generation: int | None, why: str) -> LiveConfig:
+        """Puts the last kept config in force. Raises: StaleConfigError, EngineError."""
+        match = {} if if_generation is None else {"If-Match": f'"{if_generation}"'}
+        headers = {**match, **self._signed(why)}
+        return self._changed(self._send("POST", "/admin/config/rollback", headers=headers))
+
+    def keep(self, generation: int) -> None:
+        """Writes down that the generation has stood the test. Raises: EngineError."""
+        body = {"generation": generation, "verdict": "kept"}
+        answer = self._send("POST", "/admin/config/verdict", json=body)
+        if answer.status_code != 200:
+            raise EngineError(f"{self.url} did not keep generation {generation}: {_message(answer)}")
+
+    def history(self) -> list[dict[str, Any]]:
+        """Who changed the config, oldest first. Raises: EngineError."""
+        answer = self._send("GET", "/admin/config/history")
+        self._check_key(answer)
+        body = _json(answer)
+        entries = body.get("history", []) if isinstance(body, dict) else body
+        return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+    def stats(self, window_s: float) -> dict[str, Any]:
+        """What is inside now, and what ended within the window. Raises: EngineError."""
+        answer = self._send("GET", "/admin/stats", params={"window_s": window_s})
+        self._check_key(answer)
+        body = _json(answer)
+        if answer.status_code != 200 or not isinstance(body, dict):
+            raise EngineError(f"{self.url}/admin/stats answered {answer.status_code}")
+        return body
+
+    def ended_requests(self, after: int) -> list[dict[str, Any]]:
+        """Requests that ended since number `after`, oldest first. Raises: EngineError."""
+        return self._lines("/admin/requests", after)
+
+    def steps(self, after: int) -> list[tuple[int, StepRecord]]:
+        """Numbered step records newer than `after`. Raises: EngineError."""
+        return [_step(values) for values in self._lines("/admin/steps", after)]
+
+    def _lines(self, path: str, after: int) -> list[dict[str, Any]]:
+        answer = self._send("GET", path, params={"after": after})
+        self._check_key(answer)
+        if answer.status_code != 200:
+            raise EngineError(f"{self.url}{path} answered {answer.status_code}")
+        return [json.loads(line) for line in answer.text.splitlines() if line.strip()]
+
+    def model(self) -> tuple[str, int | None]:
+        """The served model's name, and its context in tokens if the engine says so. Raises: EngineError."""
+        answer = self._send("GET", "/v1/models")
+        self._check_key(answer)
+        body = _json(answer)
+        try:
+            entry = body["data"][0]
+            context = entry.get("context_tokens") or entry.get("max_model_len")
+            return str(entry["id"]), None if context is None else int(context)
+        except (TypeError, KeyError, IndexError, AttributeError):
+            raise EngineError(f"{self.url}/v1/models names no model") from None
+
+    def ask(self, prompt: str, max_tokens: int) -> None:
+        """Sends one prompt and waits for its whole answer. Raises: EngineError."""
+        name, _ = self.model()
+        body = {
+            "model": name, "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": max_tokens, "min_tokens": max_tokens, "ignore_eos": True, "temperature": 0,
+        }  # fmt: skip
+        answer = self._send("POST", "/v1/chat/completions", json=body, timeout=600.0)
+        if answer.status_code != 200:
+            raise EngineError(f"{self.url} refused a probe: {_message(answer)}")
+
+    def wait_idle(self, within_s: float) -> bool:
+        """Waits until nothing runs or waits; whether that came about in time. Raises: EngineError."""
+        for _ in range(max(1, int(within_s / _POLL_S))):
+            stats = self.stats(1.0)
+            if not stats.get("running") and not stats.get("waiting"):
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        admin = path.startswith("/admin")
+        key = (self.keys.admin or self.keys.api) if admin else self.keys.api
+        headers = dict(options.pop("headers", {}))
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            return self._http.request(method, self.url + path, headers=headers, **options)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise EngineError(f"no engine answers at {self.url}: {reason}") from error
+
+    def _signed(self, why: str) -> dict[str, str]:
+        plain = why.encode("ascii", "replace").decode()
+        return {"x-evenflow-who": self._who, "x-evenflow-why": plain}
+
+    def _changed(self, answer: httpx.Response) -> LiveConfig:
+        self._check_key(answer)
+        if answer.status_code == 412:
+            raise StaleConfigError(f"the config of {self.url} was changed by {self._last_author()}")
+        body = _json(answer)
+        if answer.status_code not in (200, 202) or not isinstance(body, dict):
+            raise EngineError(f"{self.url} refused the config: {_message(answer)}")
+        return self._live_config(body)
+
+    def _last_author(self) -> str:
+        with contextlib.suppress(EngineError):
+            if history := self.history():
+                last = history[-1]
+                why = f" ({last['why']})" if last.get("why") else ""
+                return f"{last.get('who') or 'somebody'}{why}, now generation {last.get('generation')}"
+        return "somebody else"
+
+    def _live_config(self, body: Mapping[str, Any]) -> LiveConfig:
+        try:
+            return LiveConfig(int(body["generation"]), parse_config(body["config"]))
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise EngineError(f"{self.url} speaks another version of Evenflow: {error}") from error
+
+    def _check_key(self, answer: httpx.Response) -> None:
+        if answer.status_code in (401, 403):
+            raise EngineError(
+                f"{self.url} wants a key: {_message(answer)}; give --api-key-file or --admin-key-file"
+            )
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def _message(answer: httpx.Response) -> str:
+    body = _json(answer)
+    error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, dict) and error.get("message"):
+        return str(error["message"])
+    return f"HTTP {answer.status_code}"
+
+
+def _step(values: Mapping[str, Any]) -> tuple[int, StepRecord]:
+    record = StepRecord(
+        step=values["step"],
+        generation=values["generation"],
+        ended_at_s=values["ended_at_s"],
+        duration_s=values["duration_s"],
+        work=Work(**values["work"]),
+        prefill=tuple(PrefillChunk(**chunk) for chunk in values["prefill"]),
+        num_running=values["num_running"],
+        num_waiting=values["num_waiting"],
+    )
+    return int(values["seq"]), record
+
+
+class ConfigSetter:
+    """Puts one config after another in force and remembers the one that was there before.
+
+    Each change names the generation it replaces, so a change by anybody else is noticed, not overwritten.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self.original = client.config()
+        self._current = self.original
+        self._attempted = self.original.config
+
+    def put(self, config: SchedulerConfig, why: str) -> int:
+        """The generation under which the config is in force. Raises: StaleConfigError, EngineError."""
+        if config == self._current.config:
+            return self._current.generation
+        self._attempted = config
+        self._current = self._client.put_config(config, self._current.generation, why)
+        return self._current.generation
+
+    def reset(self) -> None:
+        """After the server was restarted: its generations count anew."""
+        self._current = self._client.config()
+
+    def restore(self) -> bool:
+        """Puts the original config back; False when somebody else's is in force, which is left alone.
+
+        Raises:
+            EngineError: the server does not answer.
+        """
+        while True:
+            now = self._client.config()
+            if now.config == self.original.config:
+                return True
+            ours = now.generation == self._current.generation or now.config == self._attempted
+            if not ours:
+                return False
+            with contextlib.suppress(StaleConfigError):
+                self._client.put_config(self.original.config, now.generation, "tuning is over", keep=True)
+                return True
+
+
+@contextlib.contextmanager
+def restoring(setter: ConfigSetter, warn: Callable[[str], None]) -> Iterator[None]:
+    """Puts the server's own config back at the end of the block, whatever ended it."""
+    try:
+        yield
+    finally:
+        try:
+            if not setter.restore():
+                warn("somebody else changed the server's config meanwhile; it was left as it is")
+        except EngineError as error:
+            warn(f"the server's config could not be restored: {error}")

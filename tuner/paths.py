@@ -1,0 +1,46 @@
+"""Where the tuner keeps its files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def state_dir() -> Path:
+    """`$EVENFLOW_HOME`, else `evenflow` under the XDG state directory."""
+    home = os.environ.get("EVENFLOW_HOME")
+    if home:
+        return Path(home).expanduser()
+    xdg = os.environ.get("XDG_STATE_HOME")
+    return (Path(xdg).expanduser() if xdg else Path.home() / ".local" / "state") / "evenflow"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLocation:
+    """Our database and Optuna's, which must not share tables.
+
+    Attributes:
+        file: our SQLite file; None when both live in schemas of one PostgreSQL database.
+    """
+
+    url: str
+    optuna_url: str
+    file: Path | None
+
+    @property
+    def shown(self) -> str:
+        """As printed; a URL's password is left out."""
+        if self.file is not None:
+            return str(self.file)
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def locate_database(db: str | None) -> DatabaseLocation:
+    """The databases that `--db` names; those of the state directory when None."""
+    if db and "://" in db and not db.startswith("sqlite:///"):
+        return DatabaseLocation(db, db, None)
+    file = Path(db.removeprefix("sqlite:///")).expanduser() if db else state_dir() / "evenflow.db"
+    optuna_file = file.with_name(f"{file.stem}.optuna{file.suffix or '.db'}")
+    return DatabaseLocation(f"sqlite:///{file}", f"sqlite:///{optuna_file}", file)

@@ -1,0 +1,147 @@
+"""Before the first trial: what can be refused is refused here, in one line."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.engine_client import EngineClient, Keys
+from tuner.errors import EngineError, StudyError, TunerError
+from tuner.store.models import StudyRow, StudyStatus
+from tuner.store.studies import Studies, now
+from tuner.traffic import Traffic, profile_traffic, trace_traffic
+
+OWN_ENGINE = "own"
+_ADJECTIVES = ["calm", "even", "quiet", "steady", "swift", "gentle", "clear", "smooth", "level", "patient"]
+_NOUNS = ["river", "brook", "creek", "delta", "tide", "canal", "harbor", "lagoon", "spring", "stream"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks a study to be about.
+
+    Attributes:
+        replay: a trace file to replay instead of the profile.
+        engine: URL; None starts an own engine with `model`.
+    """
+
+    slo_pause_s: float
+    budget_s: float
+    profile: str
+    replay: str | None
+    engine: str | None
+    model: str | None
+    backend: str
+    seed: int
+    name: str | None
+
+
+def find_study(studies: Studies, wanted: Wanted) -> StudyRow | None:
+    """The study to go on with; None when a new one is to be made.
+
+    Raises:
+        StudyError: it exists and is about something else.
+    """
+    study = studies.find(wanted.name) if wanted.name else None
+    if study is None:
+        return None
+    traffic = Path(wanted.replay).name if wanted.replay else wanted.profile
+    differences = [
+        f"{what} {was}, not {asked}"
+        for what, was, asked in (
+            ("an SLO of", f"{study.slo_pause_s:g} s", f"{wanted.slo_pause_s:g} s"),
+            (
+                "the profile",
+                study.profile,
+                Path(traffic).stem if traffic.endswith((".yaml", ".yml")) else traffic,
+            ),
+            ("the engine", study.engine, wanted.engine or OWN_ENGINE),
+        )
+        if was != asked
+    ]
+    if differences:
+        raise StudyError(f"study {study.name} is about {'; '.join(differences)}; choose another --study")
+    return study
+
+
+def load_traffic(wanted: Wanted, study: StudyRow | None) -> Traffic:
+    """The traffic to offer, at the scale of the study that is gone on with. Raises: TunerError."""
+    scale = study.sizing.get("scale") if study else None
+    if wanted.replay:
+        return trace_traffic(wanted.replay, wanted.budget_s, scale)
+    return profile_traffic(wanted.profile, wanted.slo_pause_s, wanted.budget_s, scale)
+
+
+def check_model(study: StudyRow, model: str) -> None:
+    """Raises: StudyError: the study was made with another model."""
+    if study.model != model:
+        raise StudyError(
+            f"study {study.name} is about the model {study.model}, not {model}; choose another --study"
+        )
+
+
+def new_study(studies: Studies, wanted: Wanted, traffic: Traffic, model: str) -> StudyRow:
+    """A row for a study that begins now."""
+    stamp = now()
+    return studies.add(
+        StudyRow(
+            name=wanted.name or _fresh_name(studies),
+            slo_pause_s=wanted.slo_pause_s,
+            profile=traffic.name,
+            model=model,
+            engine=wanted.engine or OWN_ENGINE,
+            seed=wanted.seed,
+            created_at=stamp,
+            updated_at=stamp,
+        )
+    )
+
+
+def resume(studies: Studies, study: StudyRow) -> StudyRow:
+    """Settles what a dead process left, and opens the next round of a finished study."""
+    studies.settle(study)
+    next_round = study.round + (study.status is StudyStatus.FINISHED)
+    return studies.update(study, status=StudyStatus.RUNNING, round=next_round)
+
+
+def _fresh_name(studies: Studies) -> str:
+    """Two words that are easy to type; drawn until nobody has them."""
+    rng = random.Random()
+    while True:
+        name = f"{rng.choice(_ADJECTIVES)}-{rng.choice(_NOUNS)}-{rng.randrange(100, 1000)}"
+        if studies.find(name) is None:
+            return name
+
+
+def connect(url: str, keys: Keys) -> EngineClient:
+    """A checked connection to somebody's engine. Raises: EngineError."""
+    if not url.startswith(("http://", "https://")):
+        raise EngineError(f"{url!r} is not an engine's address; write it like http://127.0.0.1:8080")
+    client = EngineClient(url, keys)
+    try:
+        client.check()
+    except EngineError:
+        client.close()
+        raise
+    return client
+
+
+def read_key(path: Path | None, variable: str | None) -> str | None:
+    """The first key in a file, else the environment's. Raises: TunerError."""
+    if path is None:
+        return variable or None
+    try:
+        words = path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise TunerError(f"cannot read key file {path}: {reason}") from error
+    if not words:
+        raise TunerError(f"key file {path} is empty")
+    return words[0]
+
+
+def stored_sizing(study: StudyRow) -> dict[str, Any]:
+    """What an earlier run of the study measured; empty when it did not get that far."""
+    return study.sizing if study.sizing.get("capacity") else {}

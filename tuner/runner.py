@@ -1,0 +1,121 @@
+"""Running trials: one run each, written down before and after, rerun when the client spoiled it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from engine.core.config import SchedulerConfig
+from tuner.announce import Announcer
+from tuner.evaluators import Evaluator, Measurement
+from tuner.store.models import StudyRow, TrialKind, TrialRow, TrialStatus
+from tuner.store.studies import Studies
+from tuner.trials import Trial
+
+MAX_RERUNS = 2
+
+
+class Runner:
+    """Runs trials of one study and remembers them; a run that is already in the store is not repeated.
+
+    Args:
+        predictor: the simulator, asked about every config that is run; None when there is none.
+    """
+
+    def __init__(
+        self,
+        studies: Studies,
+        study: StudyRow,
+        evaluator: Evaluator,
+        announcer: Announcer,
+        predictor: Evaluator | None = None,
+    ) -> None:
+        self.study = study
+        self.studies = studies
+        self.predictor = predictor
+        self._evaluator = evaluator
+        self._announcer = announcer
+        self.trials = [Trial.from_row(row) for row in studies.trials(study)]
+
+    def run(
+        self,
+        kind: TrialKind,
+        config: SchedulerConfig,
+        seed: int,
+        abort_pause_s: float | None,
+        optuna_number: int | None = None,
+    ) -> Trial:
+        """The result of the config on the seed's traffic, from the store when it is there."""
+        known = self.known(config, seed, abort_pause_s)
+        if known is not None:
+            return known
+        for attempt in range(MAX_RERUNS + 1):
+            trial = self._run_once(kind, config, seed, abort_pause_s, attempt, optuna_number)
+            if trial.status is not TrialStatus.INVALID:
+                break
+            again = "" if attempt == MAX_RERUNS else "; running it again"
+            self._announcer.warn(f"the load client spoiled a run ({trial.problems}){again}")
+        return trial
+
+    def known(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Trial | None:
+        """A stored result that says as much as a run would now."""
+        for trial in self.trials:
+            if trial.config != config or trial.seed != seed:
+                continue
+            if trial.is_complete or (trial.is_bound and _exceeds(trial, abort_pause_s)):
+                return trial
+        return None
+
+    def typical_run_s(self, default_s: float) -> float:
+        """How long a run takes that is not stopped early."""
+        whole = [trial.elapsed_s for trial in self.trials if trial.is_complete]
+        return max(whole) if whole else default_s
+
+    def _run_once(
+        self,
+        kind: TrialKind,
+        config: SchedulerConfig,
+        seed: int,
+        abort_pause_s: float | None,
+        attempt: int,
+        optuna_number: int | None,
+    ) -> Trial:
+        row = self.studies.start_trial(
+            self.study, kind, config, seed, attempt=attempt, optuna_number=optuna_number,
+            **self._predicted(config, seed),
+        )  # fmt: skip
+        measured = self._measure(row, config, seed, abort_pause_s)
+        self.studies.end_trial(row, measured, self.study.slo_pause_s)
+        trial = Trial.from_row(row)
+        self.trials.append(trial)
+        return trial
+
+    def _measure(
+        self, row: TrialRow, config: SchedulerConfig, seed: int, abort_pause_s: float | None
+    ) -> Measurement:
+        try:
+            return self._evaluator.evaluate(config, seed, abort_pause_s)
+        except BaseException:
+            self.studies.mark_lost(row)
+            raise
+
+    def _predicted(self, config: SchedulerConfig, seed: int) -> dict[str, float | None]:
+        if self.predictor is None:
+            return {}
+        summary = self.predictor.evaluate(config, seed, None).summary
+        if summary is None:
+            return {}
+        return {
+            "predicted_worst_pause_s": summary.worst_pause_s,
+            "predicted_long_ttft_s": summary.long_ttft_p95_s,
+        }
+
+
+def _exceeds(trial: Trial, limit_s: float | None) -> bool:
+    return limit_s is not None and trial.worst_pause_s is not None and trial.worst_pause_s >= limit_s
+
+
+def relative_error(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """Median of |predicted ÷ measured − 1|; None without a pair."""
+    errors = [abs(predicted / measured - 1) for predicted, measured in pairs if predicted and measured]
+    return median(errors) if errors else None

@@ -1,0 +1,163 @@
+"""Which configs are searched, and how a config is written as Optuna's parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
+
+MIN_CHUNK_TOKENS = 16
+_FRACTION = (0.3, 1.0)
+_DECODE_STEPS = (1, 2)
+_RUNNING = (4, 8, 16)
+_SOLO = (0, 512, 2048)
+_ORDERS = tuple(order.value for order in PrefillOrder)
+_POLICIES = (PrefillPolicy.FIXED.value, PrefillPolicy.PACED.value)
+
+
+class Suggester(Protocol):
+    """The part of an Optuna trial that picks parameters."""
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
+    def suggest_float(self, name: str, low: float, high: float) -> float: ...
+    def suggest_categorical(self, name: str, choices: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """The knobs that are searched; every other knob keeps its value in `base`.
+
+    The chunk size exists only for the fixed policy and the pause target only for the paced one.
+
+    Attributes:
+        slo_pause_s: the paced policy's target is searched as a share of it.
+        max_chunk_tokens: a chunk as long as the longest prompt is no chunking.
+        num_streams: streams that must be able to run at the same time, long requests included.
+    """
+
+    base: SchedulerConfig
+    slo_pause_s: float
+    max_chunk_tokens: int
+    num_streams: int = 1
+
+    def suggest(self, trial: Suggester) -> SchedulerConfig:
+        """The config that the trial picks."""
+        policy = trial.suggest_categorical("prefill_policy", _POLICIES)
+        picked: dict[str, Any] = {"prefill_policy": PrefillPolicy(policy)}
+        if policy == PrefillPolicy.FIXED.value:
+            high = max(MIN_CHUNK_TOKENS + 1, self.max_chunk_tokens)
+            picked["prefill_chunk_tokens"] = trial.suggest_int(
+                "prefill_chunk_tokens", MIN_CHUNK_TOKENS, high, log=True
+            )
+        else:
+            fraction = trial.suggest_float("pause_target_fraction", *_FRACTION)
+            picked["pause_target_s"] = round(fraction * self.slo_pause_s, 4)
+        picked["solo_chunk_tokens"] = trial.suggest_categorical("solo_chunk_tokens", _SOLO)
+        picked["prefill_order"] = PrefillOrder(trial.suggest_categorical("prefill_order", _ORDERS))
+        picked["decode_steps_per_chunk"] = trial.suggest_int("decode_steps_per_chunk", *_DECODE_STEPS)
+        picked["max_running_requests"] = trial.suggest_categorical("max_running_requests", self._running())
+        return dataclasses.replace(self.base, **picked)
+
+    def parameters(self, config: SchedulerConfig) -> dict[str, Any]:
+        """What `suggest` must be told to pick this config, for `study.enqueue_trial`."""
+        picked: dict[str, Any] = {"prefill_policy": config.prefill_policy.value}
+        if config.prefill_policy is PrefillPolicy.PACED:
+            picked["pause_target_fraction"] = config.pause_target_s / self.slo_pause_s
+        else:
+            picked["prefill_chunk_tokens"] = config.prefill_chunk_tokens
+        return picked | {
+            "solo_chunk_tokens": config.solo_chunk_tokens,
+            "prefill_order": config.prefill_order.value,
+            "decode_steps_per_chunk": config.decode_steps_per_chunk,
+            "max_running_requests": config.max_running_requests,
+        }
+
+    def distributions(self, config: SchedulerConfig) -> dict[str, Any]:
+        """What `suggest` would draw this config's parameters from."""
+        recorder = _Recorder(self.parameters(config))
+        self.suggest(recorder)
+        return recorder.distributions
+
+    def contains(self, config: SchedulerConfig) -> bool:
+        """Whether `suggest` could pick this config."""
+        if config.prefill_policy.value not in _POLICIES:
+            return False
+        values, distributions = self.parameters(config), self.distributions(config)
+        return all(_admits(distributions[name], value) for name, value in values.items())
+
+    def _running(self) -> tuple[int, ...]:
+        """Fewer slots than streams would make streams wait for each other."""
+        return tuple(n for n in _RUNNING if n > self.num_streams) or (self.base.max_running_requests,)
+
+
+class _Recorder:
+    """A suggester that picks what it was given, and notes where from."""
+
+    def __init__(self, picks: dict[str, Any]) -> None:
+        self._picks = picks
+        self.distributions: dict[str, Any] = {}
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
+        self.distributions[name] = IntDistribution(low, high, log=log)
+        return int(self._picks[name])
+
+    def suggest_float(self, name: str, low: float, high: float) -> float:
+        self.distributions[name] = FloatDistribution(low, high)
+        return float(self._picks[name])
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any:
+        self.distributions[name] = CategoricalDistribution(choices)
+        return self._picks[name]
+
+
+def _admits(distribution: Any, value: Any) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    return bool(distribution.low <= value <= distribution.high)
+
+
+def unchunked(base: SchedulerConfig) -> SchedulerConfig:
+    """Chunking off: what every other config is compared with."""
+    return dataclasses.replace(base, prefill_policy=PrefillPolicy.WHOLE, solo_chunk_tokens=0)
+
+
+def fixed_chunks(base: SchedulerConfig, chunk_tokens: int) -> SchedulerConfig:
+    """The rule of thumb's config: nothing but a chunk size."""
+    return dataclasses.replace(base, prefill_policy=PrefillPolicy.FIXED, prefill_chunk_tokens=chunk_tokens)
+
+
+def step_down(config: SchedulerConfig) -> SchedulerConfig:
+    """The same config with a fifth less work between two decode steps."""
+    if config.prefill_policy is PrefillPolicy.PACED:
+        return dataclasses.replace(config, pause_target_s=round(config.pause_target_s * 0.8, 4))
+    return fixed_chunks(config, max(1, int(config.prefill_chunk_tokens * 0.8)))
+
+
+def num_changes(config: SchedulerConfig, base: SchedulerConfig) -> int:
+    """How many knobs differ, those of the chunking itself aside."""
+    own = ("prefill_policy", "prefill_chunk_tokens", "pause_target_s")
+    names = [field.name for field in dataclasses.fields(SchedulerConfig) if field.name not in own]
+    return sum(getattr(config, name) != getattr(base, name) for name in names)
+
+
+def describe(config: SchedulerConfig) -> str:
+    """What a person is told of a config: its policy's own knob, and what differs from the defaults."""
+    if config.prefill_policy is PrefillPolicy.WHOLE:
+        return "chunking off"
+    usual = SchedulerConfig()
+    if config.prefill_policy is PrefillPolicy.PACED:
+        parts = [f"paced to {config.pause_target_s:.3g} s"]
+    else:
+        parts = [f"{config.prefill_chunk_tokens} tokens"]
+    named = {
+        "solo_chunk_tokens": f"solo {config.solo_chunk_tokens or 'whole'}",
+        "prefill_order": f"{config.prefill_order.value} first",
+        "decode_steps_per_chunk": f"{config.decode_steps_per_chunk} decode steps a chunk",
+        "max_running_requests": f"{config.max_running_requests} running",
+    }
+    parts += [text for name, text in named.items() if getattr(config, name) != getattr(usual, name)]
+    return ", ".join(parts)

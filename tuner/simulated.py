@@ -1,0 +1,52 @@
+"""Trying a config in virtual time: the server's own scheduler over the fitted cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.core.config import SchedulerConfig
+from engine.core.cost_model import CostModel
+from engine.core.executor import ModelInfo
+from engine.core.report import summarise
+from engine.core.request import Request
+from engine.core.slo import Slo
+from engine.sim.simulate import simulate
+from loadtests.schedule import Schedule, ScheduledRequest
+from tuner.evaluators import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEvaluator:
+    """Implements `Evaluator`. Takes the very schedule that a live run would send.
+
+    Attributes:
+        schedule_for: the requests of a seed.
+    """
+
+    schedule_for: Callable[[int], Schedule]
+    costs: CostModel
+    model: ModelInfo
+    slo: Slo
+
+    def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
+        schedule = self.schedule_for(seed)
+        arrivals = [_arrival(request) for request in schedule.requests]
+        measured = {request.id for request in schedule.requests if request.measured}
+        run = simulate(arrivals, config, self.costs, self.model, abort_pause_s=abort_pause_s)
+        records = tuple(record for record in run.records if record.id in measured)
+        threshold = schedule.long_prompt_tokens
+        summary = summarise(records, self.slo, long_prompt_tokens=threshold)
+        worst = summary.worst_pause_s
+        aborted = abort_pause_s is not None and worst is not None and worst > abort_pause_s
+        return Measurement(summary=summary, long_prompt_tokens=threshold, records=records, aborted=aborted)
+
+
+def _arrival(scheduled: ScheduledRequest) -> Request:
+    return Request(
+        id=scheduled.id,
+        prompt=range(scheduled.prompt_tokens),
+        max_tokens=scheduled.max_tokens,
+        arrived_at_s=scheduled.at_s,
+        priority=scheduled.priority,
+    )

@@ -1,0 +1,183 @@
+"""Measuring what a target can do, before any traffic is sized for it: a few seconds of probe requests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from engine.core.config import SchedulerConfig
+from engine.core.cost_fit import Fit, fit_cost_model
+from engine.core.cost_model import CostModel, Work
+from engine.core.errors import FitError
+from engine.core.events import StepRecord
+from loadtests.errors import LoadTestError
+from loadtests.prompts import PromptBook
+from loadtests.run import run_load
+from loadtests.schedule import Schedule, ScheduledRequest, Sizing
+from loadtests.target import Target
+from tuner.engine_client import ConfigSetter, EngineClient
+from tuner.errors import EngineError
+from tuner.search_space import fixed_chunks, unchunked
+
+_FIRST_PROBE_TOKENS = 64
+# Probes grow until one takes this many times the SLO: enough to see how depth weighs.
+_ENOUGH_SLOS = 1.5
+_PROBE_STREAMS = 3
+_STREAM_TOKENS = 32
+_TYPICAL_ROWS = 4
+_TYPICAL_DEPTH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a target can do.
+
+    Attributes:
+        stall_floor_s: a decode step of a few streams with nothing else to do: no pause can be shorter.
+        prefill_error, decode_error: of the cost model on launches it was not fitted to.
+        num_steps: launches behind the fit.
+    """
+
+    costs: CostModel
+    prefill_error: float
+    decode_error: float
+    num_steps: int
+    stall_floor_s: float
+    context_tokens: int
+
+    def sizing(self, slo_pause_s: float, long_prefill_slos: float) -> Sizing:
+        """For `loadtests`: rates at the lengths that traffic for this SLO will have."""
+        wanted_s = long_prefill_slos * slo_pause_s
+        tokens = max(1, min(self.costs.max_chunk_tokens(wanted_s, 0), self.context_tokens))
+        typical = Work(
+            num_decodes=1, decode_rows=_TYPICAL_ROWS, decode_kv_tokens=_TYPICAL_ROWS * _TYPICAL_DEPTH
+        )
+        return Sizing(
+            prefill_tokens_per_s=tokens / max(self.costs.prefill_seconds(tokens), 1e-9),
+            decode_step_s=max(self.costs.seconds(typical), 1e-4),
+            context_tokens=self.context_tokens,
+            slo_pause_s=slo_pause_s,
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Capacity:
+        """What `to_mapping` gave. Raises: TypeError, KeyError."""
+        return cls(**{**values, "costs": CostModel(**values["costs"])})
+
+
+class Probe:
+    """Sends probe requests and reads the step records they leave.
+
+    Args:
+        base: every probe's config differs from it in chunking only.
+    """
+
+    def __init__(
+        self, client: EngineClient, setter: ConfigSetter, target: Target, book: PromptBook, seed: int
+    ) -> None:
+        self._client = client
+        self._setter = setter
+        self._target = target
+        self._book = book
+        self._seed = seed
+        self._num_probes = 0
+        self._records: list[StepRecord] = []
+        # The engine remembers old steps of other loads; only what follows is ours.
+        self._after = max((seq for seq, _ in client.steps(0)), default=0)
+
+    def measure(self, base: SchedulerConfig, slo_pause_s: float, context_tokens: int) -> Capacity:
+        """Runs every probe: long prompts alone and unchunked, then chunks between decode steps.
+
+        Raises:
+            EngineError: the target does not serve them, or its records do not explain a cost model.
+        """
+        self._setter.put(unchunked(base), "sizing: unchunked")
+        longest = self._grow(_ENOUGH_SLOS * slo_pause_s, context_tokens // 2)
+        chunk = max(16, longest // 8)
+        generation = self._setter.put(
+            dataclasses.replace(fixed_chunks(base, chunk), solo_chunk_tokens=chunk), "sizing: chunked"
+        )
+        self._stream(longest, generation)
+        fit = self._fit()
+        return Capacity(
+            costs=fit.costs,
+            prefill_error=fit.prefill_error,
+            decode_error=fit.decode_error,
+            num_steps=fit.num_prefills + fit.num_decodes,
+            stall_floor_s=self._stall_floor(),
+            context_tokens=context_tokens,
+        )
+
+    def _grow(self, enough_s: float, max_tokens: int) -> int:
+        """Reads prompts twice as long each time until one takes long enough; the longest length read."""
+        tokens = min(_FIRST_PROBE_TOKENS, max_tokens)
+        self._read(tokens)  # the first touch of a length may compile something
+        while True:
+            seconds = self._read(tokens)
+            if seconds >= enough_s or tokens * 2 > max_tokens:
+                return tokens
+            tokens *= 2
+
+    def _read(self, tokens: int) -> float:
+        """Seconds the device took for a prompt read in one pass."""
+        prompt = self._book.prompt(self._request("read", tokens, 1, 0.0))
+        self._client.ask(prompt.text, 1)
+        return sum(record.duration_s for record in self._collect() if record.prefill)
+
+    def _stream(self, longest: int, generation: int) -> None:
+        """A few streams, and two prompts that are read in chunks between their steps."""
+        step_s = self._records[-1].duration_s
+        requests = [
+            self._request(f"stream-{i}", 64 + 16 * i, _STREAM_TOKENS, 0.0) for i in range(_PROBE_STREAMS)
+        ]
+        requests += [self._request(f"long-{i}", longest, 2, 0.2 + 0.5 * i * step_s) for i in range(2)]
+        schedule = Schedule(
+            name="sizing", seed=self._seed, requests=tuple(requests), duration_s=0.5 + step_s, grace_s=120.0,
+            long_prompt_tokens=longest,
+        )  # fmt: skip
+        try:
+            run_load(schedule, self._target, book=self._book, expected_generation=generation)
+        except LoadTestError as error:
+            raise EngineError(str(error)) from error
+        self._collect()
+
+    def _request(self, name: str, tokens: int, max_tokens: int, at_s: float) -> ScheduledRequest:
+        self._num_probes += 1
+        return ScheduledRequest(
+            id=f"probe-{name}",
+            at_s=at_s,
+            prompt_tokens=tokens,
+            max_tokens=max_tokens,
+            prompt_seed=self._seed * 1_000_003 + self._num_probes,
+        )
+
+    def _collect(self) -> list[StepRecord]:
+        found = self._client.steps(self._after)
+        self._after = max((seq for seq, _ in found), default=self._after)
+        records = [record for _, record in found]
+        self._records += records
+        return records
+
+    def _fit(self) -> Fit:
+        # The first launch of all is the target's own warm-up of a new length.
+        try:
+            return fit_cost_model(self._records[1:])
+        except FitError as error:
+            raise EngineError(f"{self._client.url}: {error}") from error
+
+    def _stall_floor(self) -> float:
+        return _typical_decode(self._records)
+
+
+def _typical_decode(records: Sequence[StepRecord]) -> float:
+    """The median step with all probe streams decoding; an odd slow one is no floor."""
+    full = [r.duration_s for r in records if r.work.decode_rows >= _PROBE_STREAMS]
+    some = [r.duration_s for r in records if r.work.decode_rows]
+    return median(full or some)

@@ -1,0 +1,171 @@
+"""Opening `evenflow.db`: one writer, any number of readers, and never anybody else's file."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event, inspect
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlmodel import Session, SQLModel, create_engine, select
+
+from tuner.errors import StoreError
+from tuner.paths import DatabaseLocation
+from tuner.store.models import SCHEMA_VERSION, Schema
+
+_SQLITE_MAGIC = b"SQLite format 3\x00"
+# A reader never waits in WAL mode; a second writer waits this long for the first's short transaction.
+_BUSY_TIMEOUT_S = 5.0
+_PG_SCHEMA = "evenflow"
+
+
+def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
+    """The database, its tables made when it is new.
+
+    Args:
+        create: False for commands that only read: a missing file is an error then.
+
+    Raises:
+        StoreError: missing, locked, unreadable, or not a database of ours.
+    """
+    if location.file is not None:
+        _check_file(location.file, create)
+    engine = _connect(location)
+    try:
+        _check_tables(engine, location, create)
+    except (DBAPIError, sqlite3.Error) as error:
+        engine.dispose()
+        raise StoreError(_explain(location, error)) from error
+    except StoreError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _check_file(file: Path, create: bool) -> None:
+    if not file.exists():
+        if not create:
+            raise StoreError(f"there is no database {file}; run tuner optimize first, or name one with --db")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make {file.parent}: {error.strerror}; choose another --db") from error
+        return
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(len(_SQLITE_MAGIC))
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror}; choose another --db") from error
+    if head and head != _SQLITE_MAGIC:
+        raise StoreError(f"{file} is not a SQLite database; choose another --db")
+
+
+def _connect(location: DatabaseLocation) -> Engine:
+    if location.file is None:
+        options = {"options": f"-csearch_path={_PG_SCHEMA}"}
+        try:
+            return create_engine(location.url, connect_args=options)
+        except (ImportError, ValueError, DBAPIError) as error:
+            raise StoreError(f"cannot use {location.shown}: {_first_line(error)}") from error
+    engine = create_engine(
+        location.url, connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
+    )
+    event.listen(engine, "connect", _set_pragmas)
+    return engine
+
+
+def _set_pragmas(connection: Any, _: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.close()
+
+
+def _check_tables(engine: Engine, location: DatabaseLocation, create: bool) -> None:
+    tables = set(inspect(engine).get_table_names())
+    if Schema.__tablename__ in tables:
+        with Session(engine) as session:
+            version = session.exec(select(Schema.version)).first()
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{location.shown} has layout {version}, this tuner writes {SCHEMA_VERSION}; "
+                "choose another --db"
+            )
+        return
+    if tables:
+        shown = ", ".join(sorted(tables)[:3])
+        raise StoreError(f"{location.shown} belongs to something else (tables {shown}); choose another --db")
+    if not create:
+        raise StoreError(f"{location.shown} is empty; run tuner optimize first")
+    _make_tables(engine, location)
+
+
+def _make_tables(engine: Engine, location: DatabaseLocation) -> None:
+    with engine.connect() as connection:
+        if location.file is not None:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        else:
+            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_PG_SCHEMA}")
+        connection.commit()
+    SQLModel.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(Schema(version=SCHEMA_VERSION))
+        session.commit()
+
+
+def _explain(location: DatabaseLocation, error: Exception) -> str:
+    text = _first_line(error)
+    if isinstance(error, OperationalError) and "locked" in text:
+        return f"{location.shown} is locked by another program; close it or choose another --db"
+    return f"cannot use {location.shown}: {text}; choose another --db"
+
+
+def _first_line(error: Exception) -> str:
+    origin = getattr(error, "orig", None) or error
+    return str(origin).strip().split("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def writing(location: DatabaseLocation) -> Iterator[None]:
+    """Holds the place of the one writer; it falls free when the process ends, however it ends.
+
+    Raises:
+        StoreError: another process holds it, or holds SQLite's own write lock.
+    """
+    if location.file is None:
+        yield
+        return
+    lock = location.file.with_name(location.file.name + ".lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        opened = lock.open("w")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write beside {location.file}: {error.strerror}; choose another --db"
+        ) from error
+    with opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            message = f"another tuner is writing to {location.file}; wait for it or choose another --db"
+            raise StoreError(message) from error
+        yield
+
+
+def check_writable(engine: Engine, location: DatabaseLocation) -> None:
+    """Fails now rather than after the first trial.
+
+    Raises:
+        StoreError: the database is locked or read-only.
+    """
+    try:
+        with engine.connect() as connection:
+            if location.file is not None:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                connection.rollback()
+    except (DBAPIError, sqlite3.Error) as error:
+        raise StoreError(_explain(location, error)) from error

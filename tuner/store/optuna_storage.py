@@ -1,0 +1,46 @@
+"""Optuna's own database, beside ours and touched only through Optuna."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import optuna
+from sqlalchemy.exc import SQLAlchemyError
+
+from tuner.errors import StoreError
+from tuner.paths import DatabaseLocation
+
+_PG_SCHEMA = "evenflow_optuna"
+
+
+def open_optuna(location: DatabaseLocation) -> Any:
+    """Optuna's storage.
+
+    Raises:
+        StoreError: the file is not Optuna's, or cannot be written.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        if location.file is None:
+            return optuna.storages.RDBStorage(
+                location.optuna_url,
+                engine_kwargs={"connect_args": {"options": f"-csearch_path={_PG_SCHEMA}"}},
+            )
+        _set_wal(Path(location.optuna_url.removeprefix("sqlite:///")))
+        return optuna.storages.RDBStorage(
+            location.optuna_url, engine_kwargs={"connect_args": {"timeout": 20.0}}
+        )
+    except (sqlite3.Error, SQLAlchemyError, RuntimeError, ValueError) as error:
+        first = str(getattr(error, "orig", None) or error).split("\n")[0]
+        raise StoreError(f"cannot use {location.optuna_url}: {first}; choose another --db") from error
+
+
+def _set_wal(file: Path) -> None:
+    """Write-ahead logging persists in the file; without it readers and the writer lock each other out."""
+    connection = sqlite3.connect(file, timeout=5.0)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    finally:
+        connection.close()
