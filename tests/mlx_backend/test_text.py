@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
+
+from engine.mlx_backend.text import REPLACEMENT, StopStrings, Tokenizer
+from tests.mlx_backend.tiny_models import make_tiny_model
+
+any_text = st.text(max_size=60)
+small_alphabet = st.text(alphabet="ab", max_size=40)
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.from_directory(make_tiny_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def byte_fallback() -> Tokenizer:
+    """A vocabulary as sentencepiece makes them: pieces with a space mark, bytes for everything else."""
+    pieces = ["▁", "a", "b", "▁a", "▁hello", "é", "hello"]
+    vocab = {"<unk>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
+    vocab |= {piece: 257 + index for index, piece in enumerate(pieces)}
+    backend = Backend(models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>"))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+def streamed(tokenizer: Tokenizer, tokens: list[int]) -> list[str]:
+    stream = tokenizer.detokenizer()
+    return [*(stream.push(token) for token in tokens), stream.finish()]
+
+
+@given(text=any_text)
+def test_streamed_text_is_the_decoded_text(byte_level: Tokenizer, text: str) -> None:
+    tokens = byte_level.encode(text)
+    assert "".join(streamed(byte_level, tokens)) == byte_level.decode(tokens) == text
+
+
+@given(tokens=st.lists(st.integers(0, 299), max_size=40))
+def test_any_tokens_stream_as_they_decode(byte_level: Tokenizer, tokens: list[int]) -> None:
+    assert "".join(streamed(byte_level, tokens)) == byte_level.decode(tokens)
+
+
+@given(text=any_text.filter(lambda text: REPLACEMENT not in text))
+def test_no_piece_holds_half_a_character(byte_level: Tokenizer, text: str) -> None:
+    assert all(REPLACEMENT not in piece for piece in streamed(byte_level, byte_level.encode(text)))
+
+
+@given(text=any_text.filter(lambda text: REPLACEMENT not in text))
+def test_byte_fallback_streams_as_it_decodes(byte_fallback: Tokenizer, text: str) -> None:
+    tokens = byte_fallback.encode(text)
+    pieces = streamed(byte_fallback, tokens)
+    assert "".join(pieces) == byte_fallback.decode(tokens)
+    assert all(REPLACEMENT not in piece for piece in pieces)
+
+
+def test_spaces_between_pieces_survive(byte_fallback: Tokenizer) -> None:
+    hello, a = 257 + 4, 257 + 3
+    assert streamed(byte_fallback, [hello, a, hello]) == ["hello", " a", " hello", ""]
+
+
+def test_an_incomplete_character_at_the_end_is_replaced(byte_level: Tokenizer) -> None:
+    tokens = byte_level.encode("né")[:-1]
+    assert streamed(byte_level, tokens) == ["n", "", REPLACEMENT]
+
+
+def test_special_tokens_are_not_text(byte_level: Tokenizer) -> None:
+    assert streamed(byte_level, [256, *byte_level.encode("hi"), 257]) == ["", "h", "i", "", ""]
+
+
+def test_an_answer_ends_at_the_tokens_of_config_and_tokenizer(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_directory(make_tiny_model(tmp_path), eos_tokens=(7,))
+    assert tokenizer.eos_tokens == {7, 256}
+
+
+def test_a_conversation_ends_where_the_answer_begins(byte_level: Tokenizer) -> None:
+    tokens = byte_level.encode_chat([{"role": "user", "content": "hi"}])
+    assert tokens == [258, *byte_level.encode("hi"), 256, 259]
+
+
+def test_a_model_without_chat_template_says_so(byte_fallback: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="no chat template"):
+        byte_fallback.encode_chat([{"role": "user", "content": "hi"}])
+
+
+def pushed(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
+    matcher = StopStrings(stops)
+    text = "".join(matcher.push(piece) for piece in pieces)
+    return text + matcher.finish(), matcher.stopped
+
+
+def test_a_stop_string_over_several_tokens_never_leaks() -> None:
+    matcher = StopStrings(["END"])
+    assert [matcher.push(piece) for piece in ("so E", "N", "D more", "x")] == ["so ", "", "", ""]
+    assert matcher.stopped
+    assert matcher.finish() == ""
+
+
+def test_a_false_beginning_is_let_go() -> None:
+    matcher = StopStrings(["END"])
+    assert [matcher.push(piece) for piece in ("E", "N", "E", "X")] == ["", "", "EN", "EX"]
+
+
+def test_of_two_stop_strings_ending_together_the_longer_counts() -> None:
+    assert pushed(["b", "ab"], ["xa", "b"]) == ("x", True)
+
+
+@given(
+    pieces=st.lists(small_alphabet),
+    stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4),
+)
+def test_text_goes_through_up_to_the_first_stop_string(pieces: list[str], stops: list[str]) -> None:
+    whole = "".join(pieces)
+    ends = {stop: whole.find(stop) + len(stop) for stop in stops if stop in whole}
+    text, stopped = pushed(stops, pieces)
+    assert stopped == bool(ends)
+    if not ends:
+        assert text == whole
+    else:
+        end = min(ends.values())
+        longest = max(len(stop) for stop in stops if whole[:end].endswith(stop))
+        assert text == whole[: end - longest]
+
+
+@given(
+    text=any_text,
+    cuts=st.lists(st.integers(0, 60)),
+    stops=st.lists(st.text(min_size=1, max_size=3), max_size=3),
+)
+def test_how_text_is_cut_does_not_matter(text: str, cuts: list[int], stops: list[str]) -> None:
+    bounds = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(bounds)]
+    assert pushed(stops, pieces) == pushed(stops, [text])
