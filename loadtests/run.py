@@ -79,7 +79,7 @@ def run_load(
     """Plays `schedule` once and waits for the end of its drain.
 
     Args:
-        workdir: the job, the raw result and the child's messages stay here; None keeps nothing.
+        workdir: the raw result and the child's messages stay here; None keeps nothing.
         book: keeps the target's tokenizer (and the prompts of one salt) over runs; None makes one.
         abort_pause_s: stop as soon as a gap of a measured stream, even an open one, is longer.
         grace_s: of the drain; None takes the schedule's.
@@ -164,17 +164,31 @@ def _run_child(
     job: Mapping[str, Any], directory: Path, on_progress: Callable[[Progress], None] | None
 ) -> dict[str, Any]:
     job_file, result_file, log_file = (directory / name for name in ("job.json", "result.json", "client.log"))
-    job_file.touch(mode=0o600)  # it holds the API key
-    job_file.write_text(json.dumps(job), encoding="utf-8")
     result_file.unlink(missing_ok=True)
     limit_s = job["duration_s"] + job["grace_s"] + _SPARE_S
-    with log_file.open("wb") as log, _child(job_file, result_file, job["url"], log, limit_s) as child:
+    with (
+        _private_file(job_file, json.dumps(job)),
+        log_file.open("wb") as log,
+        _child(job_file, result_file, job["url"], log, limit_s) as child,
+    ):
         _follow(child, len(job["requests"]), on_progress)
         status = child.wait()
     if status != 0 or not result_file.exists():
         raise LoadRunError(f"the load client ended with status {status}: {_last_words(log_file)}")
     result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
     return result
+
+
+@contextlib.contextmanager
+def _private_file(path: Path, content: str) -> Iterator[None]:
+    """A file that only its owner reads, and only for a while: it holds the API key."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    try:
+        path.write_text(content, encoding="utf-8")
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

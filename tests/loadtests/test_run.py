@@ -1,5 +1,4 @@
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from loadtests.run import Progress, run_load
 from loadtests.schedule import Schedule, ScheduledRequest
 from loadtests.scripted import DONE, GENERATION, Script, ScriptedServer, Write, event, text
 from loadtests.selftest import run_selftest
+from loadtests.target import Target
 
 END = Write(0.0, event({}, finish="length") + DONE)
 FOREVER = 60.0
@@ -164,7 +164,13 @@ def test_the_selftest_passes_on_this_client() -> None:
     assert failed == []
 
 
-def test_the_job_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_the_job_with_its_key_is_private_and_does_not_stay(tmp_path: Path) -> None:
+    modes: list[int] = []
+
+    def look(_: Progress) -> None:
+        modes.append((tmp_path / "job.json").stat().st_mode & 0o077)
+
     with ScriptedServer({1: answer(1)}) as server:
-        run_load(schedule([1]), server.url, workdir=tmp_path)
-    assert os.stat(tmp_path / "job.json").st_mode & 0o077 == 0
+        run_load(schedule([1]), Target(server.url, api_key="sesame"), workdir=tmp_path, on_progress=look)
+    assert set(modes) == {0}
+    assert not any("sesame" in path.read_text() for path in tmp_path.iterdir())
