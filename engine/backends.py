@@ -15,6 +15,7 @@ class MlxBackend:
     def __init__(self, model: str) -> None:
         self._model = model
         self._tokenizer: Tokenizer | None = None
+        self.num_token_ids: int | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -28,4 +29,5 @@ class MlxBackend:
 
         loaded = load_model(self._model)
         self._tokenizer = loaded.tokenizer
+        self.num_token_ids = getattr(getattr(loaded.model, "args", None), "vocab_size", None)
         return MlxExecutor(loaded)

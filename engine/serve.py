@@ -130,10 +130,12 @@ def _say_ready(model: ModelInfo, service: Service, listener: socket.socket, opti
 def _stop_on_signals() -> asyncio.Event:
     """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
     stop = asyncio.Event()
+    signals: list[int] = []
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        if signals:
             os._exit(128 + number)
+        signals.append(number)
         stop.set()
 
     loop = asyncio.get_running_loop()

@@ -29,7 +29,7 @@ LAPTOP_GPU = CostModel(
     decode_kv_token_s=2.0e-7,
 )
 SIM_MODEL = ModelInfo(name="sim", context_tokens=131_072, kv_capacity_tokens=262_144)
-_VOCABULARY = 49_152
+VOCABULARY = 49_152
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Row:
 
     def next_token(self) -> int:
         self.num_tokens += 1
-        return zlib.crc32(f"{self.seed}:{self.num_tokens}".encode()) % _VOCABULARY
+        return zlib.crc32(f"{self.seed}:{self.num_tokens}".encode()) % VOCABULARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class WordTokenizer:
     very tokens that wrote it.
     """
 
-    eos_tokens: frozenset[int] = frozenset({_VOCABULARY})
+    eos_tokens: frozenset[int] = frozenset({VOCABULARY})
 
     def encode(self, text: str) -> list[int]:
         return [_word_token(word) for word in text.split()]
@@ -145,7 +145,7 @@ _OWN_WORD = re.compile(r"w([0-9]{1,5})")
 
 def _word_token(word: str) -> int:
     own = _OWN_WORD.fullmatch(word)
-    return (int(own[1]) if own else zlib.crc32(word.encode())) % _VOCABULARY
+    return (int(own[1]) if own else zlib.crc32(word.encode())) % VOCABULARY
 
 
 class SimBackend:
@@ -153,6 +153,7 @@ class SimBackend:
 
     def __init__(self, model: ModelInfo = SIM_MODEL, costs: CostModel = LAPTOP_GPU) -> None:
         self.tokenizer = WordTokenizer()
+        self.num_token_ids: int | None = VOCABULARY
         self._model = model
         self._costs = costs
 

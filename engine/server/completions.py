@@ -69,7 +69,7 @@ class ModelRoutes:
         """Continues a text."""
         body = await read_body(request, CompletionRequest)
         self._check_model(body.model)
-        prompt = body.prompt if isinstance(body.prompt, list) else await self._encode(body.prompt)
+        prompt = await self._encode(body.prompt) if isinstance(body.prompt, str) else self._known(body.prompt)
         return await self._answer(request, body, prompt, body.limit, Shape(), "prompt")
 
     async def tokenize(self, request: Request) -> JSONResponse:
@@ -113,6 +113,14 @@ class ModelRoutes:
         if name is not None and name != self._service.served_name and name not in self._model_ids:
             message = f"the model {name!r} does not exist; this server has {self._service.served_name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _known(self, prompt: list[int]) -> list[int]:
+        """Raises: ApiError: an id is not the model's; the device would read whatever lies there."""
+        limit = self._service.num_token_ids or 1 << 31
+        if prompt and not 0 <= min(prompt) <= max(prompt) < limit:
+            message = f"prompt: token ids are from 0 to {limit - 1}"
+            raise ApiError(400, message, param="prompt", code="invalid_value")
+        return prompt
 
     async def _encode(self, text: str) -> list[int]:
         return await _run(self._service.tokenizer.encode, text, len(text))

@@ -38,10 +38,14 @@ class Backend(Protocol):
 
     Attributes:
         tokenizer: there once `load` has returned.
+        num_token_ids: ids are below this; None when the model does not say.
     """
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def num_token_ids(self) -> int | None: ...
 
     def load(self) -> Executor:
         """Loads the model; called on the engine thread, again after a crash."""
@@ -136,6 +140,10 @@ class Service:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._backend.tokenizer
+
+    @property
+    def num_token_ids(self) -> int | None:
+        return self._backend.num_token_ids
 
     @property
     def served_name(self) -> str:

@@ -1,0 +1,150 @@
+"""The command as a user or the tuner runs it: a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine import cli
+from tests.engine.fakes import DEADLINE_S
+
+ENGINE = [sys.executable, "-c", "from engine.cli import main; main()"]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [*ENGINE, "serve", "--backend", "sim", "--port", "0", "--announce", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def announcement(process: subprocess.Popen[str]) -> dict[str, object]:
+    assert process.stdout
+    answer: dict[str, object] = json.loads(process.stdout.readline())
+    return answer
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[str]]:
+    with start() as process:
+        yield process
+        process.kill()
+
+
+def test_it_announces_itself_and_ends_cleanly_on_a_signal(process: subprocess.Popen[str]) -> None:
+    said = announcement(process)
+    assert said["pid"] == process.pid
+    assert httpx.get(f"{said['url']}/ready").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert errors.splitlines() == [
+        line for line in errors.splitlines() if line.startswith("engine ready on ")
+    ]
+
+
+def test_a_signal_lets_running_streams_end(process: subprocess.Popen[str]) -> None:
+    body = {"prompt": "a", "max_tokens": 60, "stream": True}
+    with httpx.stream("POST", f"{announcement(process)['url']}/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        assert list(lines)[-2] == "data: [DONE]"
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once(process: subprocess.Popen[str]) -> None:
+    body = {"prompt": "a", "max_tokens": 100_000, "stream": True}
+    url = str(announcement(process)["url"])
+    with httpx.stream("POST", f"{url}/v1/completions", json=body) as response:
+        lines = response.iter_lines()  # held, for its end would be the client's leaving
+        next(lines)
+        process.send_signal(signal.SIGINT)
+        while httpx.get(f"{url}/ready").status_code == 200:
+            pass
+        process.send_signal(signal.SIGINT)
+        process.wait(DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_it_ends_with_the_program_that_started_it(process: subprocess.Popen[str]) -> None:
+    announcement(process)
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(DEADLINE_S) == 0
+
+
+def failure(*arguments: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [*ENGINE, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    return done.returncode, done.stderr.splitlines()
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        status, lines = failure("serve", "--backend", "sim", "--port", port)
+    assert status == 1
+    assert len(lines) == 1
+    assert port in lines[0]
+
+
+def test_other_starts_that_fail_are_one_line_each(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"prefill_chunk_tokens": 0}')
+    sim = ("serve", "--backend", "sim", "--port", "0")
+    for arguments in (
+        (*sim, "--host", "0.0.0.0"),
+        (*sim, "--config", str(config)),
+        (*sim, "--config", str(tmp_path / "none.json")),
+        (*sim, "--api-key-file", str(tmp_path / "none")),
+        (*sim, "--record", str(config / "trace.jsonl")),
+        ("fit-cost", str(tmp_path / "none.jsonl")),
+    ):
+        status, lines = failure(*arguments)
+        assert (status, len(lines)) == (1, 1), (arguments, lines)
+
+
+def test_wrong_usage_is_status_two(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["serve", "--backend", "steam"])
+    assert end.value.code == 2
+    assert "steam" in capsys.readouterr().err
+
+
+def test_help_imports_no_server_and_no_model() -> None:
+    heavy = "['fastapi', 'uvicorn', 'numpy', 'mlx', 'transformers', 'httpx']"
+    code = (
+        "import sys\n"
+        "from engine.cli import main\n"
+        "try: main(['serve', '--help'])\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_traffic_and_launches_are_recorded_to_files(tmp_path: Path) -> None:
+    trace, steps = tmp_path / "trace.jsonl", tmp_path / "steps.jsonl"
+    process = start("--record", str(trace), "--steps", str(steps))
+    url = str(announcement(process)["url"])
+    for size in range(1, 11):
+        body = {"prompt": "word " * 40 * size, "max_tokens": 3}
+        assert httpx.post(f"{url}/v1/completions", json=body, timeout=DEADLINE_S).status_code == 200
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE_S)
+    assert len(trace.read_text().splitlines()) == 11
+    fit = subprocess.run([*ENGINE, "fit-cost", str(steps)], capture_output=True, text=True, check=True)
+    assert json.loads(fit.stdout)["costs"]["prefill_token_s"] > 0

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.config_store import (
+    ConfigStore,
+    NothingKeptError,
+    StaleGenerationError,
+    Verdict,
+    read_config_file,
+    write_atomically,
+)
+from engine.core.config import SchedulerConfig
+from engine.core.errors import ConfigError
+
+CHUNK = "prefill_chunk_tokens"
+
+
+def change(store: ConfigStore, chunk: int, keep: bool = False) -> None:
+    store.replace({CHUNK: chunk}, None, "test", "", keep=keep)
+
+
+def test_a_stale_generation_is_refused() -> None:
+    store = ConfigStore()
+    change(store, 8)
+    with pytest.raises(StaleGenerationError, match="generation 2, not 1"):
+        store.replace({}, 1, "test", "")
+    assert store.current.generation == 2
+
+
+def test_a_bad_config_leaves_no_trace() -> None:
+    store = ConfigStore()
+    with pytest.raises(ConfigError):
+        store.replace({CHUNK: 0}, 1, "test", "")
+    assert len(store.history) == 1
+
+
+def test_a_rollback_restores_and_repeats_no_generation() -> None:
+    store = ConfigStore(SchedulerConfig(prefill_chunk_tokens=7))
+    change(store, 8)
+    back = store.rollback(2, "test", "")
+    assert (back.generation, back.config.prefill_chunk_tokens) == (3, 7)
+    assert back.why == "rollback to generation 1"
+
+
+def test_the_first_config_has_nothing_before_it() -> None:
+    with pytest.raises(NothingKeptError):
+        ConfigStore().rollback(None, "test", "")
+
+
+def test_only_what_was_kept_survives_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    store = ConfigStore(path=path)
+    change(store, 8, keep=True)
+    change(store, 9)
+    store.save()
+    again = ConfigStore(path=path)
+    assert again.current.config.prefill_chunk_tokens == 8
+    assert again.current.generation == 4
+    assert [c.verdict for c in again.history] == [Verdict.KEPT, Verdict.KEPT, Verdict.PENDING, Verdict.KEPT]
+
+
+def test_a_start_config_that_was_edited_comes_first(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    start = SchedulerConfig(prefill_chunk_tokens=4)
+    store = ConfigStore(start, path)
+    change(store, 8, keep=True)
+    store.save()
+    assert ConfigStore(start, path).current.config.prefill_chunk_tokens == 8
+    edited = ConfigStore(SchedulerConfig(prefill_chunk_tokens=5), path)
+    assert edited.current.config.prefill_chunk_tokens == 5
+    assert edited.current.generation == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 9}', '{"format": 1, "start": {"x": 1}, "history": []}']
+)
+def test_a_corrupt_state_is_set_aside_with_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    lines: list[str] = []
+    store = ConfigStore(path=path, warn=lines.append)
+    assert store.current.config == SchedulerConfig()
+    assert len(lines) == 1
+    assert (tmp_path / "config.corrupt.json").read_text() == text
+
+
+def test_the_history_is_bounded_and_keeps_what_a_rollback_needs() -> None:
+    store = ConfigStore(SchedulerConfig(prefill_chunk_tokens=3))
+    for chunk in range(1, 1200):
+        change(store, chunk)
+    assert len(store.history) == 500
+    assert store.rollback(None, "test", "").config.prefill_chunk_tokens == 3
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    write_atomically(path, "one")
+    write_atomically(path, "two")
+    assert path.read_text() == "two"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({CHUNK: "x"}), json.dumps({"nope": 1})])
+def test_a_bad_config_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "start.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"start\.json"):
+        read_config_file(path)

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.config_store import ConfigStore
+from engine.core.config import SchedulerConfig
+from engine.server.app import AppOptions
+from tests.engine.fakes import FakeBackend
+from tests.server.live import Live, RawClient, chat
+
+
+def put(live: Live, config: dict[str, Any], tag: str = '"1"', **headers: str) -> httpx.Response:
+    return live.http.put("/admin/config", json=config, headers={"If-Match": tag} | headers)
+
+
+def test_the_config_comes_with_generation_tag_and_schema(live: Live) -> None:
+    response = live.http.get("/admin/config")
+    body = response.json()
+    assert response.headers["etag"] == '"1"'
+    assert body["generation"] == 1
+    assert body["config"] == SchedulerConfig().to_mapping()
+    assert set(body["schema"]["properties"]) == set(body["config"])
+
+
+def test_a_put_replaces_the_whole_config(live: Live) -> None:
+    live.http.patch("/admin/config", json={"max_running_requests": 3}, headers={"If-Match": '"1"'})
+    response = put(live, {"prefill_chunk_tokens": 64}, '"2"')
+    assert response.status_code == 200
+    assert response.headers["etag"] == '"3"'
+    assert response.json()["generation"] == 3
+    assert response.json()["config"] == SchedulerConfig(prefill_chunk_tokens=64).to_mapping()
+    answer = live.http.post("/v1/chat/completions", json=chat())
+    assert answer.headers["x-config-generation"] == "3"
+
+
+def test_a_patch_changes_the_named_knobs_only(live: Live) -> None:
+    put(live, {"prefill_chunk_tokens": 64})
+    response = live.http.patch("/admin/config", json={"max_running_requests": 3}, headers={"If-Match": '"2"'})
+    expected = SchedulerConfig(prefill_chunk_tokens=64, max_running_requests=3)
+    assert response.json()["config"] == expected.to_mapping()
+
+
+def test_what_get_gives_may_be_put_back(live: Live) -> None:
+    body = live.http.get("/admin/config").json()
+    assert put(live, body).status_code == 200
+
+
+def test_a_change_needs_the_generation_it_replaces(live: Live) -> None:
+    assert live.http.put("/admin/config", json={}).status_code == 428
+    assert put(live, {}, '"7"').status_code == 412
+    assert put(live, {}, '"7"').headers["etag"] == '"1"'
+    assert put(live, {}, "nonsense").status_code == 400
+    assert live.http.get("/admin/config").json()["generation"] == 1
+    assert put(live, {}, "*").status_code == 200
+
+
+def test_a_bad_config_changes_nothing_and_names_every_knob_at_fault(live: Live) -> None:
+    response = put(live, {"prefill_chunk_tokens": 0, "max_running_requests": 5, "speed": 1})
+    assert response.status_code == 422
+    problems = response.json()["error"]["problems"]
+    assert len(problems) == 2
+    assert any("prefill_chunk_tokens" in problem for problem in problems)
+    assert any("speed" in problem for problem in problems)
+    assert live.http.get("/admin/config").json()["config"] == SchedulerConfig().to_mapping()
+    assert put(live, {}, '"1"').status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"'])
+def test_a_config_that_is_no_object_is_refused(live: Live, body: bytes) -> None:
+    response = live.http.put("/admin/config", content=body, headers={"If-Match": '"1"'})
+    assert response.status_code == 400
+
+
+def test_the_history_says_who_when_and_why(live: Live) -> None:
+    headers = {"x-evenflow-who": "ada", "x-evenflow-why": "trial 3"}
+    put(live, {"prefill_chunk_tokens": 64}, **headers)
+    live.http.patch(
+        "/admin/config", json={"config": {"pause_target_s": 1}, "who": "bob"}, headers={"If-Match": '"2"'}
+    )
+    query = {"who": "cy", "why": "by query"}
+    live.http.put("/admin/config", json={}, params=query, headers={"If-Match": '"3"'})
+    start, first, second, third = live.http.get("/admin/config/history").json()["history"]
+    assert (start["who"], start["verdict"]) == ("engine", "kept")
+    assert (first["who"], first["why"], first["verdict"]) == ("ada", "trial 3", "pending")
+    assert first["changed"] == ["prefill_chunk_tokens"]
+    assert (second["who"], second["changed"]) == ("bob", ["pause_target_s"])
+    assert (third["who"], third["why"]) == ("cy", "by query")
+    assert first["at"].endswith("+00:00")
+
+
+def test_a_rollback_goes_to_the_config_kept_last(live: Live) -> None:
+    put(live, {"prefill_chunk_tokens": 64})
+    verdict = {"generation": 2, "verdict": "kept"}
+    assert live.http.post("/admin/config/verdict", json=verdict).json()["verdict"] == "kept"
+    put(live, {"prefill_chunk_tokens": 32}, '"2"')
+    put(live, {"prefill_chunk_tokens": 16}, '"3"')
+    response = live.http.post("/admin/config/rollback", headers={"x-evenflow-who": "governor"})
+    assert response.status_code == 200
+    assert response.json()["generation"] == 5
+    assert response.json()["config"]["prefill_chunk_tokens"] == 64
+    history = live.http.get("/admin/config/history").json()["history"]
+    assert [entry["verdict"] for entry in history] == ["kept", "kept", "pending", "rolled_back", "kept"]
+
+
+def test_a_rollback_may_insist_on_a_generation(live: Live) -> None:
+    put(live, {"prefill_chunk_tokens": 64})
+    stale = live.http.post("/admin/config/rollback", headers={"If-Match": '"1"'})
+    assert stale.status_code == 412
+    assert live.http.post("/admin/config/rollback", headers={"If-Match": '"2"'}).status_code == 200
+
+
+def test_there_may_be_nothing_to_go_back_to(live: Live) -> None:
+    assert live.http.post("/admin/config/rollback").status_code == 409
+    assert (
+        live.http.post("/admin/config/verdict", json={"generation": 9, "verdict": "kept"}).status_code == 404
+    )
+    assert live.http.post("/admin/config/verdict", json={"generation": 1, "verdict": "?"}).status_code == 400
+
+
+def test_a_kept_config_survives_a_restart(tmp_path: Path) -> None:
+    state = tmp_path / "state" / "config.json"
+    with Live(FakeBackend(), state=state) as live:
+        put(live, {"prefill_chunk_tokens": 64}, **{"x-evenflow-keep": "1"})
+        put(live, {"prefill_chunk_tokens": 1}, '"2"')
+    store = ConfigStore(None, state)
+    assert store.current.config.prefill_chunk_tokens == 64
+    assert store.current.generation == 4
+
+
+def test_a_state_that_cannot_be_saved_does_not_undo_the_change(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with Live(FakeBackend(), state=tmp_path / "file" / "config.json") as live:
+        assert put(live, {"prefill_chunk_tokens": 64}).status_code == 200
+        assert live.http.get("/admin/config").json()["generation"] == 2
+
+
+def test_stats_count_what_ended_and_what_is_inside(live: Live, backend: FakeBackend) -> None:
+    for _ in range(3):
+        live.http.post("/v1/chat/completions", json=chat())
+    live.http.post("/v1/chat/completions", json=chat(max_tokens=5000))
+    put(live, {"prefill_chunk_tokens": 64})
+    backend.gate.hold()
+    client = RawClient(live, chat(stream=True))
+    live.until(lambda: live.service.engine.occupancy.num_running)
+    stats = live.http.get("/admin/stats", params={"window_s": 600, "slo_pause_s": 1000}).json()
+    client.leave()
+    assert (stats["running"], stats["waiting"], stats["generation"]) == (1, 0, 2)
+    assert stats["kv_tokens"] == 12
+    assert stats["outcomes"] == {"completed": 3, "refused": 1}
+    assert stats["refusals"] == {"context_length_exceeded": 1}
+    assert stats["ttft_s"]["n"] == stats["worst_pause_s"]["n"] == 3
+    assert stats["ttft_s"]["p95"] is None  # three samples support no percentile
+    assert stats["top_pauses"][0]["pause_s"] == stats["worst_pause_s"]["max"]
+    assert stats["top_pauses"][0]["cause"]["kind"] in ("decode", "host", "prefill")
+    assert stats["by_generation"]["1"]["whole_streams"] == 3
+    assert stats["by_generation"]["1"]["whole_streams_over_slo"] == 0
+    assert live.http.get("/admin/stats", params={"window_s": 1e-9}).json()["ttft_s"]["n"] == 0
+    assert live.http.get("/admin/stats", params={"window_s": "x"}).json()["error"]["param"] == "window_s"
+
+
+def test_steps_and_requests_are_numbered_without_gaps(live: Live) -> None:
+    live.http.post("/v1/chat/completions", json=chat())
+    response = live.http.get("/admin/steps")
+    rows = [json.loads(line) for line in response.text.splitlines()]
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+    assert response.headers["x-next-after"] == str(len(rows))
+    assert rows[0]["work"]["prefill_tokens"] == 4
+    assert live.http.get("/admin/steps", params={"after": len(rows)}).text == ""
+    tail = live.http.get("/admin/steps", params={"after": len(rows) - 2}).text.splitlines()
+    assert [json.loads(line)["seq"] for line in tail] == [len(rows) - 1, len(rows)]
+    requests = live.http.get("/admin/requests").text.splitlines()
+    assert [json.loads(line)["outcome"] for line in requests] == ["completed"]
+
+
+def test_metrics_carry_the_fields_names(live: Live) -> None:
+    live.http.post("/v1/chat/completions", json=chat())
+    text = live.http.get("/metrics").text
+    for line in (
+        'evenflow_requests_total{outcome="completed"} 1.0',
+        "evenflow_prompt_tokens_total 4.0",
+        "evenflow_generation_tokens_total 8.0",
+        "evenflow_num_requests_running 0.0",
+        "evenflow_num_requests_waiting 0.0",
+        "evenflow_config_generation 1.0",
+        "evenflow_time_to_first_token_seconds_count 1.0",
+        "evenflow_streaming_pause_seconds_count 1.0",
+        "evenflow_inter_token_latency_seconds_count 7.0",
+        'evenflow_step_duration_seconds_count{kind="prefill"} 1.0',
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic sesame"])
+def test_keys_guard_the_model_and_the_admin_routes(header: str) -> None:
+    options = AppOptions(api_keys=("sesame",), admin_keys=("open",))
+    with Live(FakeBackend(), options=options) as live:
+        headers = {"Authorization": header}
+        for path in ("/v1/models", "/admin/config"):
+            assert live.http.get(path, headers=headers).status_code == 401
+        assert live.http.post("/tokenize", json={"prompt": "a"}, headers=headers).status_code == 401
+        assert live.http.get("/v1/models", headers={"Authorization": "Bearer sesame"}).status_code == 200
+        assert live.http.get("/admin/config", headers={"Authorization": "Bearer sesame"}).status_code == 401
+        assert live.http.get("/admin/config", headers={"Authorization": "Bearer open"}).status_code == 200
+        assert live.http.get("/health").status_code == live.http.get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://elsewhere.example"},
+        {"Host": "rebound.example"},
+        {"X-Forwarded-For": "203.0.113.9"},
+    ],
+)
+def test_without_an_admin_key_only_this_machine_may_administer(live: Live, headers: dict[str, str]) -> None:
+    assert live.http.get("/admin/config", headers=headers).status_code == 403
+    assert live.http.get("/admin/config", headers={"Origin": live.url}).status_code == 200

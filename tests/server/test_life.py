@@ -1,0 +1,104 @@
+"""Loading, keep-alives, crashes and the end, as clients see them."""
+
+from __future__ import annotations
+
+import threading
+
+import httpx
+import pytest
+
+from engine.server.app import AppOptions
+from tests.engine.fakes import DEADLINE_S, FakeBackend
+from tests.server.live import Live, RawClient, chat
+
+
+def test_not_ready_while_the_model_loads() -> None:
+    may_load = threading.Event()
+
+    def load() -> None:
+        assert may_load.wait(DEADLINE_S)
+
+    backend = FakeBackend(loading=load)
+    with Live(backend, wait_ready=False) as live:
+        assert live.http.get("/health").status_code == 200
+        assert live.http.get("/ready").status_code == 503
+        refused = live.http.post("/v1/chat/completions", json=chat())
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "engine_loading"
+        assert live.http.get("/v1/models").json()["data"] == []
+        may_load.set()
+        live.until(lambda: live.http.get("/ready").status_code == 200)
+
+
+def test_a_silent_stream_gets_comments_that_are_no_content(backend: FakeBackend) -> None:
+    with Live(backend, options=AppOptions(keep_alive_s=0.01)) as live:
+        backend.gate.hold()
+        client = RawClient(live, chat(stream=True, max_tokens=2))
+        client.read_until(b": keep-alive\n\n")
+        backend.gate.open()
+        client.read_until(b"[DONE]")
+        client.leave()
+
+
+def test_a_crash_ends_a_stream_with_an_error_event_and_the_server_recovers(
+    live: Live, backend: FakeBackend
+) -> None:
+    backend.gate.hold()
+    backend.gate.allow(2)
+    streaming = RawClient(live, chat(stream=True, max_tokens=900))
+    streaming.read_until(b"w100")
+    answers: list[httpx.Response] = []
+    whole = threading.Thread(
+        target=lambda: answers.append(live.http.post("/v1/chat/completions", json=chat()))
+    )
+    whole.start()
+    live.until(lambda: len(live.service.streams) == 2)
+    backend.executor.broken = RuntimeError("the GPU fell off")
+    backend.gate.open()
+    streaming.read_until(b'"code": "engine_failed"')
+    streaming.read_until(b"[DONE]")
+    whole.join(DEADLINE_S)
+    assert answers[0].status_code == 500
+    assert "the GPU fell off" in answers[0].json()["error"]["message"]
+    live.until(lambda: live.service.is_ready)
+    assert live.http.post("/v1/chat/completions", json=chat()).status_code == 200
+    assert "evenflow_engine_recoveries_total 1.0" in live.http.get("/metrics").text
+    assert live.outcomes() == ["failed", "failed", "completed"]
+
+
+def test_an_engine_that_is_dead_says_so(live: Live, backend: FakeBackend) -> None:
+    for _ in range(3):
+        live.until(lambda: live.service.is_ready)
+        backend.executor.broken = RuntimeError("broken for good")
+        assert live.http.post("/v1/chat/completions", json=chat()).status_code == 500
+        live.until(lambda: not backend.executor.closed_by or len(backend.loaded) == 3)
+    live.until(lambda: not live.service.is_alive)
+    assert live.http.get("/health").status_code == 503
+    assert live.http.post("/v1/chat/completions", json=chat()).json()["error"]["code"] == "engine_dead"
+
+
+def test_draining_refuses_newcomers_and_lets_streams_end(live: Live, backend: FakeBackend) -> None:
+    backend.gate.hold()
+    client = RawClient(live, chat(stream=True))
+    live.until(lambda: live.service.streams)
+    draining = live.spawn(lambda: live.service.drain(DEADLINE_S))
+    live.until(lambda: not live.service.is_ready)
+    assert live.http.get("/ready").status_code == 503
+    refused = live.http.post("/v1/chat/completions", json=chat())
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "engine_stopping"
+    backend.gate.open()
+    client.read_until(b'"finish_reason": "length"')
+    draining.result(DEADLINE_S)
+    client.leave()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_outlasts_the_grace_period_fails(live: Live, backend: FakeBackend, stream: bool) -> None:
+    backend.gate.hold()
+    client = RawClient(live, chat(stream=stream))
+    live.until(lambda: live.service.streams)
+    live.run(lambda: live.service.drain(0.0))
+    client.read_until(b"the server is shutting down")
+    client.leave()
+    assert live.outcomes() == ["failed"]
