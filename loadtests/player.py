@@ -24,7 +24,7 @@ _NS = 1e9
 
 
 class Player:
-    """One run of a job (see `loadtests.job`).
+    """One run of a job (as `loadtests.run` writes it).
 
     Attributes:
         worst_gap_s: the longest gap seen in a measured stream so far, open ones included.
@@ -114,7 +114,7 @@ class Player:
                 stream = self._attempt(index, first_sent_ns)
         finally:
             last = self._live.pop(index, None)
-            if last is not None and last.sent_at_ns is not None:
+            if last is not None and last.outcome is not Outcome.NEVER_SENT:
                 self._keep(index, request, last)
 
     def _attempt(self, index: int, first_sent_ns: int | None) -> ChatStream:

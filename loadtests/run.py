@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def _directory(workdir: Path | None) -> Iterator[Path]:
             yield Path(name)
     else:
         workdir.mkdir(parents=True, exist_ok=True)
-        yield workdir
+        yield workdir.resolve()
 
 
 def _run_child(
@@ -202,9 +203,15 @@ def _child(
     command = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
     command += ["--loglevel", "WARNING", "--users", "1", "--host", url, "--exit-code-on-error", "0"]
     command += ["--job", str(job_file), "--result", str(result_file)]
-    pipe = subprocess.PIPE
     child = subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True, cwd=job_file.parent
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+        cwd=job_file.parent,  # Locust reads a locust.conf or pyproject.toml of the directory it runs in
+        env={name: value for name, value in os.environ.items() if not name.startswith("LOCUST_")},
     )
     timer = Timer(limit_s, child.kill)
     timer.daemon = True

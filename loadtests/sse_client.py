@@ -108,7 +108,7 @@ class ChatStream:
     @property
     def outcome(self) -> Outcome:
         """How the request ended for its client, once it did."""
-        if self.sent_at_ns is None:
+        if self.sent_at_ns is None and self.first_sent_ns is None:
             return Outcome.NEVER_SENT
         if self.status in _REFUSALS:
             return Outcome.REFUSED

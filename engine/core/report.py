@@ -24,6 +24,7 @@ __all__ = [
     "dispatch_lag",
     "is_long",
     "itl_samples",
+    "meets",
     "pauses",
     "scored_ttft",
     "summarise",

@@ -105,6 +105,18 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
         run_load(schedule([1]), "http://127.0.0.1:9")
 
 
+def test_neither_a_relative_workdir_nor_locusts_own_settings_disturb_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCUST_RUN_TIME", "1")
+    monkeypatch.setenv("LOCUST_USERS", "many")
+    (tmp_path / "locust.conf").write_text("headless = nonsense\n")
+    with ScriptedServer({1: answer(1)}) as server:
+        result = run_load(schedule([1]), server.url, workdir=Path("work"))
+    assert result.records[0].outcome is Outcome.COMPLETED
+
+
 def test_a_broken_client_ends_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtests.run._LOCUSTFILE", tmp_path / "missing_locustfile.py")
     with ScriptedServer({1: answer(1)}) as server, pytest.raises(LoadRunError, match="missing_locustfile"):
