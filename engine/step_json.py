@@ -12,10 +12,18 @@ from engine.core.errors import TraceError
 from engine.core.events import StepRecord
 from engine.core.plan import PrefillChunk
 
+_STEP_FIELDS, _WORK_FIELDS, _CHUNK_FIELDS = (
+    tuple(f.name for f in dataclasses.fields(kind)) for kind in (StepRecord, Work, PrefillChunk)
+)
+
 
 def step_to_mapping(record: StepRecord, seq: int) -> dict[str, Any]:
     """Plain JSON values; `seq` numbers the records of one server process from 1 on, without gaps."""
-    return {"seq": seq, **dataclasses.asdict(record)}
+    # By hand, because `dataclasses.asdict` takes ten times as long, and thousands are asked for at once.
+    values = {name: getattr(record, name) for name in _STEP_FIELDS}
+    values["work"] = {name: getattr(record.work, name) for name in _WORK_FIELDS}
+    values["prefill"] = [{name: getattr(chunk, name) for name in _CHUNK_FIELDS} for chunk in record.prefill]
+    return {"seq": seq, **values}
 
 
 def step_from_mapping(values: Mapping[str, Any]) -> StepRecord:

@@ -101,6 +101,9 @@ class AdminRoutes:
         """What is inside now, and what ended within the window."""
         service = self._service
         now_s, occupancy = service.engine.clock(), service.engine.occupancy
+        # On a worker thread: summing thousands up here would hold up every stream.
+        ended, refused = service.ended.snapshot(), service.refused.snapshot()
+        summary = await asyncio.to_thread(summarize, ended, refused, now_s - window_s, slo_pause_s)
         return {
             "window_s": window_s,
             "generation": service.generation,
@@ -112,19 +115,20 @@ class AdminRoutes:
             "last_step_seq": service.steps.last_seq,
             "last_request_seq": service.ended.last_seq,
             "streaming": self._streaming(now_s),
-        } | summarize(service.ended, service.refused, now_s - window_s, slo_pause_s)
+        } | summary
 
     async def steps(self, after: int = Query(0, ge=0), limit: int = Query(8192, ge=1, le=65536)) -> Response:
         """Step records newer than number `after`, one JSON object a line; `x-next-after` continues."""
         entries = self._service.steps.after(after)[:limit]
-        return _ndjson((step_to_mapping(record, seq) for seq, record in entries), _last(entries, after))
+        return await _ndjson((step_to_mapping(record, seq) for seq, record in entries), _last(entries, after))
 
     async def requests(
         self, after: int = Query(0, ge=0), limit: int = Query(8192, ge=1, le=65536)
     ) -> Response:
         """Ended requests newer than number `after`, one JSON object a line; `x-next-after` continues."""
         entries = self._service.ended.after(after)[:limit]
-        return _ndjson(({"seq": seq} | ended.to_mapping() for seq, ended in entries), _last(entries, after))
+        rows = ({"seq": seq} | ended.to_mapping() for seq, ended in entries)
+        return await _ndjson(rows, _last(entries, after))
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -224,6 +228,6 @@ def _last(entries: list[tuple[int, Any]], after: int) -> int:
     return entries[-1][0] if entries else after
 
 
-def _ndjson(rows: Iterator[dict[str, Any]], next_after: int) -> Response:
-    text = "".join(json.dumps(row) + "\n" for row in rows)
+async def _ndjson(rows: Iterator[dict[str, Any]], next_after: int) -> Response:
+    text = await asyncio.to_thread(lambda: "".join(json.dumps(row) + "\n" for row in rows))
     return Response(text, media_type="application/x-ndjson", headers={"x-next-after": str(next_after)})

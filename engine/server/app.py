@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus text."""
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await asyncio.to_thread(service.metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _on_bad_query(request: Request, error: Exception) -> JSONResponse:

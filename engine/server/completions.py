@@ -18,7 +18,7 @@ from engine.core.request import FinishReason
 from engine.loop import Unavailable
 from engine.server.auth import KeyGuard
 from engine.server.errors import ApiError, refusal_error
-from engine.server.render import ChatShape, EventRenderer, Shape, failure, usage
+from engine.server.render import ChatShape, EventRenderer, Shape, failure, whole_answer
 from engine.server.service import Caller, Service
 from engine.server.sse import KEEP_ALIVE_S, Departure, EventStream
 from engine.server.stats import timings
@@ -34,6 +34,8 @@ from engine.server.wire import (
 
 # Encoding this many characters takes about a millisecond; more would hold up every stream.
 _ENCODE_INLINE_CHARS = 4096
+# More than any token's average over a whole prompt, short of one that is nothing but blanks.
+_MAX_CHARS_PER_TOKEN = 64
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -123,13 +125,22 @@ class ModelRoutes:
         return prompt
 
     async def _encode(self, text: str) -> list[int]:
+        self._check_size(len(text), "prompt")
         return await _run(self._service.tokenizer.encode, text, len(text))
+
+    def _check_size(self, num_chars: int, field: str) -> None:
+        """Refuses text that cannot fit before it costs seconds to encode. Raises: ApiError."""
+        context = self._loaded().context_tokens
+        if num_chars > context * _MAX_CHARS_PER_TOKEN:
+            message = f"{num_chars} characters do not fit the model's context of {context} tokens"
+            raise ApiError(400, message, param=field, code="context_length_exceeded")
 
     async def _encode_chat(self, body: ChatRequest) -> list[int]:
         return await self._encode_messages(body.plain_messages())
 
     async def _encode_messages(self, messages: list[dict[str, str]]) -> list[int]:
         size = sum(len(message["content"]) for message in messages)
+        self._check_size(size, "messages")
         try:
             return await _run(self._service.tokenizer.encode_chat, messages, size)
         except ValueError as error:
@@ -179,36 +190,19 @@ class ModelRoutes:
     async def _whole(
         self, request: Request, stream: Stream, body: GenerationRequest, shape: Shape, headers: dict[str, str]
     ) -> Response:
-        texts: list[str] = []
         try:
             async with Departure(request.receive, lambda: self._service.leave(stream)):
-                while stream.end is None or not texts:
-                    deltas = await stream.take()
-                    texts += (delta.text for delta in deltas)
-                    if stream.end and not deltas:
-                        break
+                text, end = await stream.read_all()
         finally:
             self._service.leave(stream)
-        end = stream.end
-        assert end is not None
         if end.reason is FinishReason.ABORTED:
             return Response(status_code=499)  # nobody is there to read it
         if end.reason is FinishReason.FAILED:
             error = failure(end)
             return JSONResponse(error.to_mapping(), error.status, headers)
-        timeline = end.timeline
-        answer = {
-            "id": stream.request.id,
-            "object": shape.whole,
-            "created": int(time.time()),
-            "model": self._service.served_name,
-            "choices": [shape.choice("".join(texts), end.reason.value)],
-            "usage": usage(
-                stream.request.num_prompt_tokens, timeline.num_output_tokens, timeline.cached_tokens
-            ),
-        }
+        answer = whole_answer(shape, stream.request, self._service.served_name, text, end)
         if body.options.include_timings:
-            answer["timings"] = timings(timeline)
+            answer["timings"] = timings(end.timeline)
         return JSONResponse(answer, headers=headers)
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from engine.core.request import FinishReason
+from engine.core.request import FinishReason, Request
 from engine.server.errors import ApiError, sse_error
 from engine.server.sse import DONE
 from engine.server.stats import timings
@@ -68,6 +68,19 @@ class ChatShape(Shape):
 
     def last(self, reason: str) -> str:
         return f'{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}'
+
+
+def whole_answer(shape: Shape, request: Request, model: str, text: str, end: End) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    timeline = end.timeline
+    return {
+        "id": request.id,
+        "object": shape.whole,
+        "created": int(time.time()),
+        "model": model,
+        "choices": [shape.choice(text, end.reason.value)],
+        "usage": usage(request.num_prompt_tokens, timeline.num_output_tokens, timeline.cached_tokens),
+    }
 
 
 class EventRenderer:

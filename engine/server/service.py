@@ -159,10 +159,10 @@ class Service:
         Raises:
             ApiError: it was refused.
         """
+        stream = Stream(request, self.tokenizer.detokenizer(), StopStrings(stops))
         verdict = self.engine.submit(request)
         if isinstance(verdict, Refused | Unavailable):
             raise self._refuse(request, caller, verdict)
-        stream = Stream(request, self.tokenizer.detokenizer(), StopStrings(stops))
         self.streams[request.id] = stream
         self._callers[request.id] = caller
         return stream

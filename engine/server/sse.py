@@ -58,7 +58,7 @@ class EventStream(Response):
     first send; here the whole call is guarded, so the row is freed however it ends.
 
     Args:
-        leave: frees the request; called exactly once more than needed, which does no harm.
+        leave: ends the request unless it has ended already.
     """
 
     media_type = "text/event-stream"

@@ -36,8 +36,9 @@ class Log(Generic[T]):
         newest = list(self._entries)[len(self._entries) - missing :]
         return list(enumerate(newest, self.last_seq - missing + 1))
 
-    def newest(self) -> Iterable[T]:
-        return reversed(self._entries)
+    def snapshot(self) -> list[T]:
+        """All that is remembered, oldest first."""
+        return list(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -98,15 +99,16 @@ def timings(timeline: Timeline) -> dict[str, Any]:
 
 
 def summarize(
-    ended: Log[EndedRequest], refused: Log[Refusal], since_s: float, slo_pause_s: float | None
+    ended: Sequence[EndedRequest], refused: Sequence[Refusal], since_s: float, slo_pause_s: float | None
 ) -> dict[str, Any]:
     """Counts and quantiles of what ended since `since_s`, all together and by generation.
 
     Args:
+        ended, refused: oldest first.
         slo_pause_s: count streams that paused longer than this.
     """
-    requests = list(takewhile(lambda r: r.ended_at_s >= since_s, ended.newest()))
-    refusals = list(takewhile(lambda r: r.at_s >= since_s, refused.newest()))
+    requests = list(takewhile(lambda r: r.ended_at_s >= since_s, reversed(ended)))
+    refusals = list(takewhile(lambda r: r.at_s >= since_s, reversed(refused)))
     generations = sorted({r.timeline.generation for r in requests} | {r.generation for r in refusals})
     return _summary(requests, refusals, slo_pause_s) | {
         "top_pauses": _top_pauses(requests),

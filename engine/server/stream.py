@@ -114,3 +114,10 @@ class Stream:
             await self._waiter
         deltas, self._unread = self._unread, []
         return deltas
+
+    async def read_all(self) -> tuple[str, End]:
+        """The whole text, once the answer has ended."""
+        texts: list[str] = []
+        while self.end is None or self._unread:
+            texts += (delta.text for delta in await self.take())
+        return "".join(texts), self.end

@@ -239,3 +239,9 @@ def test_a_full_queue_answers_429_with_a_whole_number_of_seconds(backend: FakeBa
     assert int(response.headers["retry-after"]) >= 1
     assert response.json()["error"]["type"] == "rate_limit_error"
     assert response.json()["error"]["code"] == "queue_full"
+
+
+def test_text_far_beyond_the_context_is_refused_unread(live: Live) -> None:
+    response = live.http.post("/v1/completions", json={"prompt": "x" * 100_000})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.core.cost_model import UNFITTED, CostModel
+from engine.sim_backend import SIM_MODEL, SimBackend
+from tests.server.live import Live, chat
+
+TRUE = CostModel(0.002, 2e-5, 0.0, 0.003, 0.0, 0.0)
+
+
+def test_the_cost_model_is_learned_from_the_servers_own_steps() -> None:
+    with Live(SimBackend(SIM_MODEL, TRUE)) as live:
+        assert live.service.engine.costs == UNFITTED
+        size = 0
+        while live.service.engine.costs == UNFITTED:
+            size += 40
+            live.http.post("/v1/chat/completions", json=chat("word " * size, max_tokens=4))
+        learned = live.service.engine.costs
+    # Loosely, for the machine may be busy; the point is that it is not the first guess any more.
+    assert learned.prefill_seconds(1000) < UNFITTED.prefill_seconds(1000) / 2
+    assert learned.prefill_seconds(1000) == pytest.approx(TRUE.prefill_seconds(1000), rel=2.0)
