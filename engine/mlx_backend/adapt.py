@@ -49,7 +49,10 @@ def attention(
         return attend_rows(attention, queries, keys, values, mask, **options)
     if _fits_cpu_math(queries, cache, mask, sinks):
         return cpu_math.causal_attention(queries, keys, values, scale)
-    return _library_attention(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+    output: mx.array = _library_attention(
+        queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
+    )
+    return output
 
 
 def _fits_cpu_math(queries: mx.array, cache: Any, mask: Any, sinks: Any) -> bool:

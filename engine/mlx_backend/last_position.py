@@ -33,7 +33,7 @@ def keep_last_position(model: nn.Module) -> bool:
     return False
 
 
-class _LastPosition(nn.Module):
+class _LastPosition(nn.Module):  # type: ignore[misc]  # mlx.nn is untyped
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         hidden = super().__call__(*args, **kwargs)
         return hidden[:, -1:, :]

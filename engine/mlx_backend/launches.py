@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -45,7 +46,7 @@ class Launches:
         if self._holds:
             self._held, self._held_ticket = everything, ticket
         else:
-            mx.async_eval(everything)
+            _start(everything)
         return ticket
 
     def wait(self, ticket: Ticket) -> tuple[int, ...]:
@@ -53,7 +54,7 @@ class Launches:
         if ticket is self._held_ticket:
             self._start_held()
         mx.eval(ticket.tokens, ticket.markers)
-        return tuple(int(token) for tokens in ticket.tokens for token in tokens.tolist())
+        return tuple(token for tokens in ticket.tokens for token in _numbers(tokens))
 
     def clear(self) -> None:
         """Drops held work and waits for what the device has."""
@@ -63,4 +64,13 @@ class Launches:
     def _start_held(self) -> None:
         held, self._held, self._held_ticket = self._held, [], None
         if held:
-            mx.async_eval(held)
+            _start(held)
+
+
+def _start(arrays: Sequence[mx.array]) -> None:
+    mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+
+
+def _numbers(tokens: mx.array) -> list[int]:
+    numbers: Any = tokens.tolist()
+    return [int(number) for number in numbers]

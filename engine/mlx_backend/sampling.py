@@ -55,7 +55,7 @@ def _gumbel(keys: mx.array, vocab: int) -> mx.array:
 
 
 def _column(values: Sequence[float]) -> mx.array:
-    return mx.array(values, dtype=mx.float32)[:, None]
+    return mx.array(list(values), dtype=mx.float32)[:, None]
 
 
 def _filtered(logits: mx.array, params: Sequence[SamplingParams]) -> mx.array:
