@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from engine.core.admission import Admitted, Refused
 from engine.core.config import SchedulerConfig
-from engine.core.cost_model import UNFITTED, CostModel
+from engine.core.cost_model import CostModel
 from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import Executor, ModelInfo
 from engine.core.pipeline import Pipeline
@@ -107,7 +107,7 @@ class EngineLoop:
         self._deliver = deliver
         self._config = config or SchedulerConfig()
         self._generation = generation
-        self._costs: CostModel = UNFITTED
+        self._costs: CostModel | None = None  # not learned yet
         # Guards the four below. Taken before the scheduler's own lock, never after it.
         self._door = threading.Lock()
         self._scheduler: Scheduler | None = None
@@ -137,10 +137,6 @@ class EngineLoop:
     def occupancy(self) -> Occupancy:
         scheduler = self._scheduler
         return scheduler.occupancy if scheduler else Occupancy(0, 0, 0, 0)
-
-    @property
-    def costs(self) -> CostModel:
-        return self._costs
 
     def submit(self, request: Request) -> Admitted | Refused | Unavailable:
         """Lets the request in, or says why not. Once admitted it ends in exactly one `FinishedEvent`:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import CostModel, Work
-from engine.core.policy import UNLIMITED, prefill_budget
+from engine.core.policy import UNLIMITED
 
 
 def reading_seconds(
@@ -29,11 +29,16 @@ def reading_seconds(
 def _chunk_tokens(
     prompts: Sequence[tuple[int, int]], decoding: Work, config: SchedulerConfig, costs: CostModel
 ) -> int:
-    if decoding.decode_rows and config.prefill_policy is PrefillPolicy.WHOLE:
+    """Prefill tokens of a typical step, at least 1."""
+    if not decoding.decode_rows:
+        return config.solo_chunk_tokens or UNLIMITED
+    if config.prefill_policy is PrefillPolicy.WHOLE:
         return UNLIMITED
-    # Halfway through is the average depth at which chunks of a paced policy are cut.
+    if config.prefill_policy is PrefillPolicy.FIXED:
+        return config.prefill_chunk_tokens
+    # Halfway through a prompt is the average depth at which paced chunks are cut.
     depth = max(start + tokens // 2 for start, tokens in prompts)
-    return prefill_budget(depth, decoding, config, costs)
+    return max(1, costs.max_chunk_tokens(config.pause_target_s - costs.seconds(decoding), depth))
 
 
 def slot_wait_seconds(remaining_s: Iterable[float], num_ahead: int) -> float:

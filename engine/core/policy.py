@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import CostModel, Work
+from engine.core.pace import Pace
 from engine.core.plan import PrefillChunk
 
 UNLIMITED = 1 << 62
@@ -26,8 +27,39 @@ class Unread:
     waited_s: float
 
 
+@dataclass(slots=True)
+class TokenBudget:
+    """So many tokens for all prompts together."""
+
+    tokens: int
+
+    def fits(self, prompt: Unread, share: float) -> int:
+        """Tokens of the prompt that `share` of what is left pays for."""
+        return min(prompt.num_tokens, int(self.tokens * share))
+
+    def spend(self, prompt: Unread, num_tokens: int) -> None:
+        self.tokens -= num_tokens
+
+
+@dataclass(slots=True)
+class TimeBudget:
+    """So many seconds for all prompts together, and no more tokens than were ever tried."""
+
+    seconds: float
+    tokens: int
+    pace: Pace
+
+    def fits(self, prompt: Unread, share: float) -> int:
+        affordable = self.pace.chunk_tokens(self.seconds * share, prompt.start)
+        return min(prompt.num_tokens, affordable, int(self.tokens * share))
+
+    def spend(self, prompt: Unread, num_tokens: int) -> None:
+        self.tokens -= num_tokens
+        self.seconds -= self.pace.prefill_seconds(num_tokens, prompt.start)
+
+
 def plan_prefill(
-    unread: Sequence[Unread], decoding: Work, config: SchedulerConfig, costs: CostModel
+    unread: Sequence[Unread], decoding: Work, config: SchedulerConfig, pace: Pace
 ) -> tuple[PrefillChunk, ...]:
     """The chunks one step reads.
 
@@ -37,25 +69,26 @@ def plan_prefill(
     """
     if not unread:
         return ()
-    ordered = order_prompts(unread, config.prefill_order, costs)
-    if decoding.decode_rows and config.prefill_policy is PrefillPolicy.WHOLE:
-        return _share_budget(ordered[:1], unread[0], ordered[0].num_tokens)
-    budget = prefill_budget(max(p.start for p in unread), decoding, config, costs)
-    return _share_budget(ordered, unread[0], budget)
-
-
-def prefill_budget(start: int, decoding: Work, config: SchedulerConfig, costs: CostModel) -> int:
-    """Prompt tokens a step may read in all, at least 1.
-
-    Args:
-        start: depth of the deepest prompt, where a token is dearest.
-    """
+    ordered = order_prompts(unread, config.prefill_order, pace.costs)
     if not decoding.decode_rows:
-        return config.solo_chunk_tokens or UNLIMITED
+        return _share(ordered, unread[0], TokenBudget(config.solo_chunk_tokens or UNLIMITED))
+    if config.prefill_policy is PrefillPolicy.WHOLE:
+        return _share(ordered[:1], ordered[0], TokenBudget(UNLIMITED))
     if config.prefill_policy is PrefillPolicy.PACED:
-        left_s = config.pause_target_s - costs.seconds(decoding)
-        return max(1, costs.max_chunk_tokens(left_s, start))
-    return config.prefill_chunk_tokens
+        return _share(ordered, unread[0], _time_budget(unread, decoding, config, pace))
+    return _share(ordered, unread[0], TokenBudget(config.prefill_chunk_tokens))
+
+
+def _time_budget(unread: Sequence[Unread], decoding: Work, config: SchedulerConfig, pace: Pace) -> TimeBudget:
+    """What the target leaves after the decode step that follows the chunks.
+
+    A prompt that the chunks complete joins that step, so the deepest is counted in.
+    """
+    joining = Work.of_decode([max(prompt.start + prompt.num_tokens for prompt in unread)])
+    # One step, not two: the joining row adds its own cost to the streams' step.
+    next_decode = replace(decoding + joining, num_decodes=1)
+    left_s = config.pause_target_s - pace.decode_seconds(next_decode)
+    return TimeBudget(left_s, pace.max_chunk_tokens, pace)
 
 
 def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostModel) -> list[Unread]:
@@ -72,14 +105,25 @@ def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostMode
     return list(unread)
 
 
-def _share_budget(ordered: Sequence[Unread], oldest: Unread, budget: int) -> tuple[PrefillChunk, ...]:
-    reserved = min(oldest.num_tokens, max(1, int(budget * OLDEST_SHARE)))
-    chunks = []
-    for prompt in ordered:
-        if prompt is oldest:
-            reserved = 0
-        take = min(prompt.num_tokens, budget - reserved)
+def _share(
+    ordered: Sequence[Unread], oldest: Unread, budget: TokenBudget | TimeBudget
+) -> tuple[PrefillChunk, ...]:
+    """Spends the budget in order, once the oldest prompt has its share; the first in turn gets a token
+    even when the budget has none.
+    """
+    turns = [(prompt, 1.0) for prompt in ordered]
+    if ordered[0] is not oldest:
+        turns.insert(0, (oldest, OLDEST_SHARE))
+    taken: dict[str, int] = {}
+    for prompt, share in turns:
+        already = taken.get(prompt.request_id, 0)
+        rest = replace(prompt, start=prompt.start + already, num_tokens=prompt.num_tokens - already)
+        take = max(budget.fits(rest, share), 0 if taken else 1)
         if take > 0:
-            chunks.append(PrefillChunk(prompt.request_id, prompt.start, take, take == prompt.num_tokens))
-            budget -= take
-    return tuple(chunks)
+            budget.spend(rest, take)
+            taken[prompt.request_id] = already + take
+    return tuple(_chunk(prompt, taken[prompt.request_id]) for prompt in ordered if prompt.request_id in taken)
+
+
+def _chunk(prompt: Unread, num_tokens: int) -> PrefillChunk:
+    return PrefillChunk(prompt.request_id, prompt.start, num_tokens, num_tokens == prompt.num_tokens)

@@ -18,6 +18,7 @@ from engine.core.config import SchedulerConfig
 from engine.core.cost_model import UNFITTED, CostModel, Work
 from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import ModelInfo
+from engine.core.pace import Pace
 from engine.core.pipeline import Pipeline, Settled
 from engine.core.plan import PrefillChunk, StepPlan
 from engine.core.policy import Unread, plan_prefill
@@ -68,6 +69,7 @@ class Scheduler:
     """Owns every request from its admission to its one `FinishedEvent`.
 
     Args:
+        costs: what work is known to cost here; None when that is still to be learned (`calibrate`).
         lock: held inside every public method. A server passes a real one, so that other threads may
             submit and abort between the engine thread's plan and commit.
     """
@@ -76,13 +78,13 @@ class Scheduler:
         self,
         model: ModelInfo,
         config: SchedulerConfig | None = None,
-        costs: CostModel = UNFITTED,
+        costs: CostModel | None = None,
         generation: int = 1,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._model = model
         self._config = config or SchedulerConfig()
-        self._costs = costs
+        self._pace = Pace(costs or UNFITTED, proven=costs is not None)
         self._generation = generation
         self._lock = lock or nullcontext()
         self._waiting: list[_Row] = []
@@ -134,11 +136,12 @@ class Scheduler:
         """Replaces the config; takes hold at the next plan."""
         with self._lock:
             self._config, self._generation = config, generation
+            self._pace.doubt()
 
     def calibrate(self, costs: CostModel) -> None:
         """Replaces the cost model behind predictions and the paced policy."""
         with self._lock:
-            self._costs = costs
+            self._pace.costs = costs
 
     @property
     def is_idle(self) -> bool:
@@ -174,6 +177,7 @@ class Scheduler:
             work = self._in_flight.popleft()
             duration_s, self._settled_at_s = now_s - self._settled_at_s, now_s
             self._log.note(now_s, _cause(settled, work, duration_s))
+            self._pace.note(work, duration_s)
             events: list[Event] = []
             for request_id, token in settled.tokens_by_request():
                 if row := self._running.get(request_id):
@@ -205,7 +209,7 @@ class Scheduler:
             return ()
         rows = sorted((r for r in self._running.values() if r.num_unread), key=_Row.queue_key)
         unread = [self._unread(row, now_s) for row in rows]
-        return plan_prefill(unread, decoding, self._config, self._costs)
+        return plan_prefill(unread, decoding, self._config, self._pace)
 
     def _unread(self, row: _Row, now_s: float) -> Unread:
         waited_s = now_s - row.request.arrived_at_s
@@ -276,7 +280,7 @@ class Scheduler:
         )
 
     def _reading_seconds(self, prompts: list[tuple[int, int]]) -> float:
-        return forecast.reading_seconds(prompts, self._decoding(), self._config, self._costs)
+        return forecast.reading_seconds(prompts, self._decoding(), self._config, self._pace.costs)
 
     def _decoding(self) -> Work:
         return Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
@@ -288,7 +292,7 @@ class Scheduler:
         ahead = len(self._waiting)
         if ahead < free:
             return 0.0
-        step_s = self._costs.seconds(self._decoding())
+        step_s = self._pace.costs.seconds(self._decoding())
         left = [self._output_tokens.left(r.request.max_tokens, r.num_sampled) for r in self._running.values()]
         return forecast.slot_wait_seconds([n * step_s for n in left], ahead - free)
 

@@ -37,7 +37,8 @@ class Engine:
     def __init__(self, model: ModelInfo = MODEL, **knobs: object) -> None:
         self.clock = VirtualClock()
         self.executor = StrictExecutor(model, UNFITTED, self.clock)
-        self.scheduler = Scheduler(model, parse_config(knobs))
+        self.config = parse_config(knobs)
+        self.scheduler = Scheduler(model, self.config, UNFITTED)
         self._pipeline = Pipeline(self.executor)
         self.plans: list[StepPlan] = []
         self.records: list[StepRecord] = []

@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 
 from engine.core.config import PrefillOrder, SchedulerConfig, parse_config
 from engine.core.cost_model import UNFITTED, CostModel, Work
+from engine.core.pace import Pace
 from engine.core.policy import Unread, order_prompts, plan_prefill
 
 STREAMS = Work.of_decode([100, 200, 300])
 NOBODY = Work()
+KNOWN = Pace(UNFITTED, proven=True)
 
 
 def unread(*lengths: int, start: int = 0) -> list[Unread]:
@@ -16,7 +18,7 @@ def unread(*lengths: int, start: int = 0) -> list[Unread]:
 
 
 def plan(prompts: list[Unread], decoding: Work = STREAMS, **knobs: object) -> dict[str, int]:
-    chunks = plan_prefill(prompts, decoding, parse_config(knobs), UNFITTED)
+    chunks = plan_prefill(prompts, decoding, parse_config(knobs), KNOWN)
     return {chunk.request_id: chunk.num_tokens for chunk in chunks}
 
 
@@ -45,17 +47,18 @@ def test_whole_reads_one_prompt_in_one_pass() -> None:
 
 
 def test_a_completing_chunk_says_so() -> None:
-    chunks = plan_prefill(unread(64, 10), STREAMS, parse_config({"prefill_chunk_tokens": 70}), UNFITTED)
+    chunks = plan_prefill(unread(64, 10), STREAMS, parse_config({"prefill_chunk_tokens": 70}), KNOWN)
     assert [chunk.completes_prompt for chunk in chunks] == [True, False]
 
 
 @given(st.integers(0, 8000), st.floats(0.05, 5.0))
 def test_paced_reads_the_largest_chunk_that_keeps_the_target(start: int, target_s: float) -> None:
     config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
-    (chunk,) = plan_prefill(unread(100_000, start=start), STREAMS, config, UNFITTED)
-    step_s = UNFITTED.seconds(STREAMS + Work.of_prefill([chunk]))
+    (chunk,) = plan_prefill(unread(100_000, start=start), STREAMS, config, KNOWN)
+    next_step = Work.of_decode([100, 200, 300, start + 100_000])
+    step_s = UNFITTED.seconds(next_step + Work.of_prefill([chunk]))
     assert step_s <= target_s + 1e-9 or chunk.num_tokens == 1
-    larger = UNFITTED.prefill_seconds(chunk.num_tokens + 1, start) + UNFITTED.seconds(STREAMS)
+    larger = UNFITTED.prefill_seconds(chunk.num_tokens + 1, start) + UNFITTED.seconds(next_step)
     assert larger > target_s - 1e-9
 
 
@@ -65,10 +68,22 @@ def test_a_later_paced_chunk_is_smaller() -> None:
     assert late["p0"] < early["p0"]
 
 
+def test_paced_shares_its_time_over_prompts() -> None:
+    knobs = {"prefill_policy": "paced", "pause_target_s": 0.5}
+    chunks = plan_prefill(
+        unread(5000, 20, 30), STREAMS, parse_config({**knobs, "prefill_order": "shortest"}), KNOWN
+    )
+    taken = {chunk.request_id: chunk.num_tokens for chunk in chunks}
+    assert set(taken) == {"p0", "p1", "p2"}
+    assert (taken["p1"], taken["p2"]) == (20, 30)
+    next_step = Work.of_decode([100, 200, 300, 5000])
+    assert UNFITTED.seconds(next_step + Work.of_prefill(chunks)) <= 0.5
+
+
 def test_free_work_has_no_largest_chunk() -> None:
     free = CostModel(0, 0, 0, 0, 0, 0)
     config = parse_config({"prefill_policy": "paced"})
-    (chunk,) = plan_prefill(unread(5000), STREAMS, config, free)
+    (chunk,) = plan_prefill(unread(5000), STREAMS, config, Pace(free, proven=True))
     assert chunk.num_tokens == 5000
 
 

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.core.cost_model import UNFITTED, Work
+from engine.core.pace import Pace
+from engine.core.plan import PrefillChunk
+from engine.sim.simulate import simulate
+from tests.core.fakes import MODEL, Engine, request
+
+CHUNK = Work.of_prefill([PrefillChunk("p", 0, 100, False)])
+
+
+def fed(ratios: list[float], proven: bool = True) -> Pace:
+    pace = Pace(UNFITTED, proven)
+    for ratio in ratios:
+        pace.note(CHUNK, UNFITTED.seconds(CHUNK) * ratio)
+    return pace
+
+
+def test_slow_launches_shrink_the_chunk_and_a_lone_stall_does_not() -> None:
+    steady, slow, one_stall = fed([1.0] * 64), fed([1.4] * 64), fed([1.0] * 63 + [20.0])
+    assert slow.chunk_tokens(0.4, 0) < steady.chunk_tokens(0.4, 0)
+    assert one_stall.chunk_tokens(0.4, 0) == steady.chunk_tokens(0.4, 0)
+
+
+def test_fast_launches_never_stretch_the_chunk_beyond_the_model() -> None:
+    assert fed([0.5] * 64).chunk_tokens(0.4, 0) == fed([1.0] * 64).chunk_tokens(0.4, 0)
+
+
+def test_an_unproven_model_is_used_with_care_and_only_doubles_what_was_tried() -> None:
+    pace = Pace(UNFITTED)
+    assert pace.chunk_tokens(10.0, 0) == 32
+    pace.note(CHUNK, 0.1)
+    assert pace.chunk_tokens(10.0, 0) == 200
+    assert pace.prefill_seconds(100, 0) > UNFITTED.prefill_seconds(100, 0)
+
+
+def test_doubt_brings_the_first_care_back() -> None:
+    pace = fed([1.0] * 64, proven=False)
+    trusted = pace.prefill_margin
+    pace.doubt()
+    assert pace.prefill_margin > trusted
+
+
+def test_a_machine_that_slows_down_keeps_its_pause_target() -> None:
+    """Everything takes 1.4 times as long from the third long prompt on."""
+    arrivals = [request(f"stream{i}", 40, 400) for i in range(3)]
+    arrivals += [request(f"long{i}", 1500, 4, 2.0 + 8.0 * i) for i in range(6)]
+    launches = iter(range(1_000_000))
+    slow = simulate(
+        arrivals,
+        Engine(prefill_policy="paced", pause_target_s=0.5).config,
+        replace(UNFITTED),
+        MODEL,
+        noise=lambda: 1.0 if next(launches) < 200 else 1.4,
+    )
+    gaps = [b.at_s - a.at_s for r in slow.records for a, b in zip(r.events, r.events[1:], strict=False)]
+    late = [gap for gap in gaps if gap > 0.5 * 1.1]
+    assert len(late) < 0.02 * len(gaps)
