@@ -45,6 +45,7 @@ from tuner.traffic import Traffic
 
 # No config makes a stream faster than its own decode steps.
 _FLOOR_SHARE = 0.9
+_BUSY_ERROR = 0.35
 _UNLIMITED_KV = 1 << 40
 
 
@@ -187,6 +188,11 @@ class _Session:
         self._announcer.done("stall floor (decode only)", f"{floor:.3f} s → {slo_pause_s:g} s {verdict}")
         errors = f"{capacity.prefill_error:.0%} prefill, {capacity.decode_error:.0%} decode"
         self._announcer.done(f"cost model from {capacity.num_steps} steps", f"held-out error {errors}")
+        if max(capacity.prefill_error, capacity.decode_error) > _BUSY_ERROR:
+            self._announcer.warn(
+                "steps of equal work took very different times: this machine is busy with something else, "
+                "and what is found now may not hold when it is not"
+            )
 
     # -- the study -------------------------------------------------------------------------------------
 

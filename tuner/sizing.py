@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from engine.core.config import SchedulerConfig
@@ -13,6 +12,7 @@ from engine.core.cost_fit import Fit, fit_cost_model
 from engine.core.cost_model import CostModel, Work
 from engine.core.errors import FitError
 from engine.core.events import StepRecord
+from engine.core.quantiles import nearest_rank
 from loadtests.errors import LoadTestError
 from loadtests.prompts import PromptBook
 from loadtests.run import run_load
@@ -25,6 +25,8 @@ from tuner.search_space import fixed_chunks, unchunked
 _FIRST_PROBE_TOKENS = 64
 # Probes grow until one takes this many times the SLO: enough to see how depth weighs.
 _ENOUGH_SLOS = 1.5
+# Held-out error beyond which the probe is made once more.
+_POOR_FIT = 0.35
 _PROBE_STREAMS = 3
 _STREAM_TOKENS = 32
 _TYPICAL_ROWS = 4
@@ -106,12 +108,16 @@ class Probe:
         )
         self._stream(longest, generation)
         fit = self._fit()
+        if max(fit.prefill_error, fit.decode_error) > _POOR_FIT:
+            self._records = self._records[-1:]  # what ran first may have been compiled meanwhile
+            self._stream(longest, generation)
+            fit = self._fit()
         return Capacity(
             costs=fit.costs,
             prefill_error=fit.prefill_error,
             decode_error=fit.decode_error,
             num_steps=fit.num_prefills + fit.num_decodes,
-            stall_floor_s=self._stall_floor(),
+            stall_floor_s=_undisturbed_decode(self._records),
             context_tokens=context_tokens,
         )
 
@@ -166,18 +172,16 @@ class Probe:
         return records
 
     def _fit(self) -> Fit:
-        # The first launch of all is the target's own warm-up of a new length.
         try:
-            return fit_cost_model(self._records[1:])
+            return fit_cost_model(self._records[1:])  # the first launch of a kind may include its compilation
         except FitError as error:
             raise EngineError(f"{self._client.url}: {error}") from error
 
-    def _stall_floor(self) -> float:
-        return _typical_decode(self._records)
 
-
-def _typical_decode(records: Sequence[StepRecord]) -> float:
-    """The median step with all probe streams decoding; an odd slow one is no floor."""
+def _undisturbed_decode(records: Sequence[StepRecord]) -> float:
+    """A decode step of the probe streams on a quiet machine: the lower quartile, because whatever else
+    runs here makes steps longer and never shorter.
+    """
     full = [r.duration_s for r in records if r.work.decode_rows >= _PROBE_STREAMS]
     some = [r.duration_s for r in records if r.work.decode_rows]
-    return median(full or some)
+    return nearest_rank(full or some, 0.25) or 0.0

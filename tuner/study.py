@@ -142,7 +142,7 @@ class Search:
     def _enqueue_predicted(self) -> None:
         simulator = self._runner.predictor
         runner = self._runner
-        self._num_simulated = runner.studies.num_simulated(runner.study)
+        self._num_simulated = runner.studies.num_predictions(runner.study)
         # A round that was interrupted after its simulations has their proposals waiting in the search.
         if simulator is None or self._plan.num_simulated == 0 or self._num_simulated:
             return
@@ -177,8 +177,8 @@ class Search:
     def _store_predictions(self, predictions: Sequence[Prediction]) -> None:
         self._num_simulated = len(predictions)
         runner = self._runner
-        pairs = [(p.config, p.summary) for p in predictions]
-        runner.studies.add_simulated(runner.study, self._plan.seed, pairs)
+        results = [(p.config, p.summary, p.aborted) for p in predictions]
+        runner.studies.add_predictions(runner.study, results)
 
     def _search_live(self, baseline: Trial) -> None:
         for trial in self._runner.trials:
@@ -210,7 +210,7 @@ class Search:
     def _has_time(self) -> bool:
         """Whether another run fits before the time that the confirmation needs."""
         run_s = self._runner.typical_run_s(self._plan.expected_run_s)
-        return self._budget.left_s > (self._plan.replicates + 0.5) * run_s
+        return self._budget.left_s > (self._plan.replicates + 1) * run_s
 
     def _announce_search(self, done: int, baseline: Trial) -> None:
         best = self._candidates(baseline)
@@ -260,7 +260,7 @@ class Search:
         return min(seen, key=lambda trial: (trial.is_bound, _pause(trial)), default=self._runner.trials[0])
 
     def _result(self, baseline: Trial, rule: Trial | None, verdict: Confirmation) -> Result:
-        live = [t for t in self._runner.trials if t.is_complete and t.kind is not TrialKind.SIMULATED]
+        live = [t for t in self._runner.trials if t.is_complete]
         ttfts = ((t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in live)
         pauses = ((t.predicted_worst_pause_s, t.worst_pause_s) for t in live)
         return Result(

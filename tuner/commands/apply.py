@@ -17,7 +17,7 @@ from tuner.paths import DatabaseLocation, locate_database
 from tuner.preflight import connect
 from tuner.search_space import describe
 from tuner.store.database import open_database
-from tuner.store.models import ApplyRow, StudyRow, TrialKind
+from tuner.store.models import ApplyRow, StudyRow
 from tuner.store.studies import Studies, now
 from tuner.verdict import Evidence
 
@@ -54,10 +54,9 @@ def _pick(studies: Studies, study: StudyRow, number: int | None) -> tuple[Schedu
         number = winner.get("trial")
         if number is None:
             return parse_config(winner["config"]), None
-    for trial in studies.trials(study, simulated=True):
+    for trial in studies.trials(study):
         if trial.number == number:
-            live = trial.id if trial.kind is not TrialKind.SIMULATED else None
-            return parse_config(trial.config), live
+            return parse_config(trial.config), trial.id
     raise StudyError(f"study {study.name} has no trial {number}; tuner show {study.name} lists them")
 
 

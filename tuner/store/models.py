@@ -16,7 +16,6 @@ class TrialKind(StrEnum):
 
     BASELINE = "baseline"
     RULE = "rule"
-    SIMULATED = "simulated"
     SEARCH = "search"
     CONFIRM = "confirm"
 
@@ -79,7 +78,7 @@ class StudyRow(SQLModel, table=True):
 
 
 class TrialRow(SQLModel, table=True):
-    """One run of one config, live or simulated.
+    """One live run of one config.
 
     Attributes:
         number: counts a study's trials from 0.
@@ -112,6 +111,24 @@ class TrialRow(SQLModel, table=True):
     predicted_long_ttft_s: float | None = None
     problems: str = ""
     summary: dict[str, Any] = _json()
+
+
+class PredictionRow(SQLModel, table=True):
+    """What the simulator said of a config that may never have run live.
+
+    Attributes:
+        aborted: its simulation was stopped at a pause beyond the SLO; the pause is a lower bound.
+    """
+
+    __tablename__ = "predictions"
+
+    id: int | None = Field(default=None, primary_key=True)
+    study_id: int = Field(foreign_key="studies.id", index=True)
+    round: int = 0
+    config: dict[str, Any] = _json()
+    worst_pause_s: float | None = None
+    long_ttft_p95_s: float | None = None
+    aborted: bool = False
 
 
 class RequestRow(SQLModel, table=True):

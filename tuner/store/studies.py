@@ -18,6 +18,7 @@ from tuner.errors import StudyError
 from tuner.evaluators import Measurement
 from tuner.store.models import (
     ApplyRow,
+    PredictionRow,
     RequestRow,
     StudyRow,
     StudyStatus,
@@ -77,20 +78,22 @@ class Studies:
             setattr(study, name, value)
         return self._save(study)
 
-    def trials(self, study: StudyRow, *, simulated: bool = False) -> list[TrialRow]:
-        """Its trials in order; the simulated ones only on request."""
+    def trials(self, study: StudyRow) -> list[TrialRow]:
+        """Its trials in order."""
         query = select(TrialRow).where(TrialRow.study_id == study.id).order_by(col(TrialRow.number))
-        if not simulated:
-            query = query.where(TrialRow.kind != TrialKind.SIMULATED)
         with self._session() as session:
             return list(session.exec(query))
 
-    def num_simulated(self, study: StudyRow) -> int:
-        """Simulated trials of the study's current round."""
-        query = select(func.count(col(TrialRow.id))).where(
-            TrialRow.study_id == study.id,
-            TrialRow.kind == TrialKind.SIMULATED,
-            TrialRow.round == study.round,
+    def predictions(self, study: StudyRow) -> list[PredictionRow]:
+        """Everything the simulator said for it."""
+        query = select(PredictionRow).where(PredictionRow.study_id == study.id)
+        with self._session() as session:
+            return list(session.exec(query))
+
+    def num_predictions(self, study: StudyRow) -> int:
+        """Configs simulated in the study's current round."""
+        query = select(func.count(col(PredictionRow.id))).where(
+            PredictionRow.study_id == study.id, PredictionRow.round == study.round
         )
         with self._session() as session:
             return session.exec(query).one()
@@ -139,21 +142,22 @@ class Studies:
             session.commit()
         return trial
 
-    def add_simulated(
-        self, study: StudyRow, seed: int, results: Sequence[tuple[SchedulerConfig, TrialSummary]]
+    def add_predictions(
+        self, study: StudyRow, results: Sequence[tuple[SchedulerConfig, TrialSummary, bool]]
     ) -> None:
-        """Writes what the simulator predicted, in one transaction."""
+        """Writes (config, what the simulator predicted, whether it was aborted), in one transaction."""
         assert study.id is not None
-        first = self._next_number(study)
-        rows = []
-        for number, (config, summary) in enumerate(results, start=first):
-            row = TrialRow(
-                study_id=study.id, number=number, kind=TrialKind.SIMULATED, status=TrialStatus.DONE,
-                round=study.round, seed=seed, config=config.to_mapping(), started_at=now(),
-                predicted_worst_pause_s=summary.worst_pause_s,
-                predicted_long_ttft_s=finite(summary.long_ttft_p95_s),
-            )  # fmt: skip
-            rows.append(row)
+        rows = [
+            PredictionRow(
+                study_id=study.id,
+                round=study.round,
+                config=config.to_mapping(),
+                worst_pause_s=summary.worst_pause_s,
+                long_ttft_p95_s=None if aborted else finite(summary.long_ttft_p95_s),
+                aborted=aborted,
+            )
+            for config, summary, aborted in results
+        ]
         with self._session() as session:
             session.add_all(rows)
             session.commit()
