@@ -138,6 +138,11 @@ class EngineLoop:
         scheduler = self._scheduler
         return scheduler.occupancy if scheduler else Occupancy(0, 0, 0, 0)
 
+    @property
+    def costs(self) -> CostModel | None:
+        """What was learned of this machine; None until then."""
+        return self._costs
+
     def submit(self, request: Request) -> Admitted | Refused | Unavailable:
         """Lets the request in, or says why not. Once admitted it ends in exactly one `FinishedEvent`:
         returned by `finish`, or in a notice.
@@ -239,7 +244,10 @@ class EngineLoop:
         gc.collect()
         gc.freeze()
         with self._door:
-            scheduler = Scheduler(model, self._config, self._costs, self._generation, threading.Lock())
+            scheduler = Scheduler(model, self._config, generation=self._generation, lock=threading.Lock())
+            if self._costs:
+                # Learned before the crash: a start, but not taken for proven.
+                scheduler.calibrate(self._costs)
             if self._draining:
                 scheduler.stop()
             self._scheduler = scheduler

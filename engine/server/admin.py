@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 from collections.abc import Iterator
@@ -101,6 +102,7 @@ class AdminRoutes:
         """What is inside now, and what ended within the window."""
         service = self._service
         now_s, occupancy = service.engine.clock(), service.engine.occupancy
+        costs = service.engine.costs
         # On a worker thread: summing thousands up here would hold up every stream.
         ended, refused = service.ended.snapshot(), service.refused.snapshot()
         summary = await asyncio.to_thread(summarize, ended, refused, now_s - window_s, slo_pause_s)
@@ -112,6 +114,7 @@ class AdminRoutes:
             "waiting_prefill_tokens": occupancy.waiting_prefill_tokens,
             "kv_tokens": occupancy.kv_tokens,
             "state": service.engine.state.value,
+            "costs": dataclasses.asdict(costs) if costs else None,
             "last_step_seq": service.steps.last_seq,
             "last_request_seq": service.ended.last_seq,
             "streaming": self._streaming(now_s),

@@ -11,9 +11,9 @@ TRUE = CostModel(0.002, 2e-5, 0.0, 0.003, 0.0, 0.0)
 
 def test_the_cost_model_is_learned_from_the_servers_own_steps() -> None:
     with Live(SimBackend(SIM_MODEL, TRUE)) as live:
-        assert live.service.engine.costs == UNFITTED
+        assert live.service.engine.costs is None
         size = 0
-        while live.service.engine.costs == UNFITTED:
+        while live.service.engine.costs is None:
             size += 40
             live.http.post("/v1/chat/completions", json=chat("word " * size, max_tokens=4))
         learned = live.service.engine.costs
