@@ -9,7 +9,7 @@ from engine.core.config import SchedulerConfig
 from tuner.announce import Announcer
 from tuner.evaluators import Evaluator, Measurement
 from tuner.store.models import StudyRow, TrialKind, TrialRow, TrialStatus
-from tuner.store.studies import Studies
+from tuner.store.studies import Studies, finite
 from tuner.trials import Trial
 
 MAX_RERUNS = 2
@@ -107,7 +107,7 @@ class Runner:
             return {}
         return {
             "predicted_worst_pause_s": summary.worst_pause_s,
-            "predicted_long_ttft_s": summary.long_ttft_p95_s,
+            "predicted_long_ttft_s": finite(summary.long_ttft_p95_s),
         }
 
 

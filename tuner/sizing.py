@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ _FIRST_PROBE_TOKENS = 64
 _ENOUGH_SLOS = 1.5
 # Held-out error beyond which the probe is made once more.
 _POOR_FIT = 0.35
+# A launch this much faster than the median of its kind was not timed right.
+_TOO_FAST = 0.3
 _PROBE_STREAMS = 3
 _STREAM_TOKENS = 32
 _TYPICAL_ROWS = 4
@@ -59,7 +61,7 @@ class Capacity:
         )
         return Sizing(
             prefill_tokens_per_s=tokens / max(self.costs.prefill_seconds(tokens), 1e-9),
-            decode_step_s=max(self.costs.seconds(typical), 1e-4),
+            decode_step_s=max(self.costs.seconds(typical), self.stall_floor_s, 1e-4),
             context_tokens=self.context_tokens,
             slo_pause_s=slo_pause_s,
         )
@@ -173,9 +175,25 @@ class Probe:
 
     def _fit(self) -> Fit:
         try:
-            return fit_cost_model(self._records[1:])  # the first launch of a kind may include its compilation
+            # The first launch of all may include its compilation.
+            return fit_cost_model(_plausible(self._records[1:]))
         except FitError as error:
             raise EngineError(f"{self._client.url}: {error}") from error
+
+
+def _plausible(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Without launches that seem to have taken no time: the host was late to see the one before end, and
+    in a fit of relative errors a few of them outweigh all others.
+    """
+    return [
+        *_not_too_fast([r for r in records if r.prefill], lambda r: r.duration_s / r.work.prefill_tokens),
+        *_not_too_fast([r for r in records if not r.prefill], lambda r: r.duration_s),
+    ]
+
+
+def _not_too_fast(records: Sequence[StepRecord], cost: Callable[[StepRecord], float]) -> list[StepRecord]:
+    usual = nearest_rank([cost(record) for record in records], 0.5) or 0.0
+    return [record for record in records if cost(record) >= _TOO_FAST * usual]
 
 
 def _undisturbed_decode(records: Sequence[StepRecord]) -> float:

@@ -15,6 +15,7 @@ from tuner.announce import Announcer
 from tuner.asker import Asker
 from tuner.budget import Budget
 from tuner.confirm import Confirmation, confirm
+from tuner.errors import TunerError
 from tuner.objective import ABORT_RATIO, Score, lost_rate, score
 from tuner.runner import Runner, relative_error
 from tuner.search_space import MIN_CHUNK_TOKENS, SearchSpace, describe, fixed_chunks, unchunked
@@ -117,6 +118,11 @@ class Search:
         self._announcer.doing("chunking off")
         config = unchunked(self._plan.space.base)
         trial = self._runner.run(TrialKind.BASELINE, config, self._plan.seed, None)
+        if trial.status is TrialStatus.INVALID:
+            raise TunerError(
+                f"nothing can be measured here now: the load client is held up ({trial.problems}); close other "
+                "programs, or run the tuner on another machine with --engine"
+            )
         self._announcer.done("chunking off", _numbers(trial))
         return trial
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from tests.tuner.fakes import SLO_S, FakeServer, StudyBench
-from tuner.errors import Interrupted
+from tuner.errors import Interrupted, TunerError
 from tuner.store.models import StudyStatus, TrialKind, TrialStatus
 
 
@@ -79,6 +79,11 @@ def test_a_spoiled_run_is_made_again_and_not_scored(bench: StudyBench) -> None:
     assert [t.status for t in trials[:3]] == [TrialStatus.INVALID, TrialStatus.INVALID, TrialStatus.DONE]
     assert [t.attempt for t in trials[:3]] == [0, 1, 2]
     assert result.winner is not None
+
+
+def test_a_client_that_spoils_everything_ends_the_study(bench: StudyBench) -> None:
+    with pytest.raises(TunerError, match="load client"):
+        bench.run(FakeServer(bench.clock, spoil=1000))
 
 
 def test_a_crashing_region_does_not_end_the_study(bench: StudyBench) -> None:

@@ -204,12 +204,9 @@ class Studies:
 def _status(measured: Measurement) -> TrialStatus:
     if measured.crash is not None:
         return TrialStatus.CRASHED
-    if measured.summary is None:
+    if measured.summary is None or measured.problems:
         return TrialStatus.INVALID
-    # A broken SLO is a finding even when the client was late: the pause was already beyond the limit.
-    if measured.aborted:
-        return TrialStatus.ABORTED
-    return TrialStatus.INVALID if measured.problems else TrialStatus.DONE
+    return TrialStatus.ABORTED if measured.aborted else TrialStatus.DONE
 
 
 def _put_summary(trial: TrialRow, summary: TrialSummary) -> None:

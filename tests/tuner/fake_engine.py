@@ -1,0 +1,104 @@
+"""An engine's admin routes in memory, behind httpx's transport."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+
+from engine.core.config import SchedulerConfig, parse_config
+from tuner.engine_client import EngineClient
+
+
+class FakeEngine(httpx.BaseTransport):
+    """Implements the config routes with generations and If-Match, and plays back ended requests.
+
+    Attributes:
+        configs: by generation - 1.
+        kept: generations a rollback goes back to.
+        ended: what `/admin/requests` has to tell; filled by `stream`.
+        meddle_at: before the request with this number, somebody else changes the config.
+    """
+
+    def __init__(self, config: SchedulerConfig | None = None, meddle_at: int | None = None) -> None:
+        self.configs = [config or SchedulerConfig()]
+        self.kept = [1]
+        self.ended: list[dict[str, Any]] = []
+        self.upcoming: list[tuple[float | None, bool]] = []
+        self.meddle_at = meddle_at
+        self.num_requests = 0
+
+    @property
+    def generation(self) -> int:
+        return len(self.configs)
+
+    @property
+    def config(self) -> SchedulerConfig:
+        return self.configs[-1]
+
+    def client(self) -> EngineClient:
+        return EngineClient("http://engine", transport=self)
+
+    def meddle(self) -> None:
+        """Somebody else's change."""
+        self.configs.append(SchedulerConfig(max_running_requests=99))
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.num_requests += 1
+        if self.num_requests == self.meddle_at:
+            self.meddle()
+        return self._route(request, request.method + " " + request.url.path)
+
+    def _route(self, request: httpx.Request, route: str) -> httpx.Response:
+        match route:
+            case "GET /admin/config":
+                return self._config()
+            case "PUT /admin/config":
+                return self._put(request)
+            case "POST /admin/config/rollback":
+                return self._roll_back(request)
+            case "POST /admin/config/verdict":
+                self.kept.append(json.loads(request.content)["generation"])
+                return httpx.Response(200, json={})
+            case "GET /admin/config/history":
+                who = {"who": "somebody", "why": "lunch", "generation": self.generation}
+                return httpx.Response(200, json={"history": [who]})
+            case "GET /admin/stats":
+                last = len(self.ended)
+                return httpx.Response(200, json={"generation": self.generation, "last_request_seq": last})
+            case "GET /admin/requests":
+                return self._requests(int(request.url.params["after"]))
+        return httpx.Response(404)
+
+    def _config(self) -> httpx.Response:
+        body = {"generation": self.generation, "config": self.config.to_mapping()}
+        return httpx.Response(200, json=body)
+
+    def _is_stale(self, request: httpx.Request) -> bool:
+        return request.headers.get("if-match") not in (None, f'"{self.generation}"')
+
+    def _put(self, request: httpx.Request) -> httpx.Response:
+        if self._is_stale(request):
+            return httpx.Response(412)
+        self.configs.append(parse_config(json.loads(request.content)))
+        if request.headers.get("x-evenflow-keep") == "1":
+            self.kept.append(self.generation)
+        return self._config()
+
+    def _roll_back(self, request: httpx.Request) -> httpx.Response:
+        if self._is_stale(request):
+            return httpx.Response(412)
+        before = max(kept for kept in self.kept if kept < self.generation)
+        self.configs.append(self.configs[before - 1])
+        return self._config()
+
+    def _requests(self, after: int) -> httpx.Response:
+        """One more stream of `upcoming` has ended at each call."""
+        if self.upcoming:
+            pause, whole = self.upcoming.pop(0)
+            generation = self.generation if whole else self.generation - 1
+            entry = {"generation": generation, "last_generation": self.generation, "worst_pause_s": pause}
+            self.ended.append(entry | {"seq": len(self.ended) + 1})
+        lines = [json.dumps(entry) for entry in self.ended if entry["seq"] > after]
+        return httpx.Response(200, text="\n".join(lines))

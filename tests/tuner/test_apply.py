@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.core.config import SchedulerConfig
+from tests.tuner.fake_engine import FakeEngine
+from tests.tuner.fakes import FakeClock
+from tuner.apply import Applied, Watch
+from tuner.engine_client import ConfigSetter, restoring
+from tuner.errors import EngineError, StaleConfigError
+from tuner.verdict import Decision, Evidence
+
+CONFIG = SchedulerConfig(prefill_chunk_tokens=128)
+GOOD, BAD = 0.1, 0.9
+
+
+def watch(engine: FakeEngine, watch_s: float = 60.0) -> Applied:
+    clock = FakeClock()
+
+    def wait(seconds: float) -> None:
+        clock.now_s += seconds
+
+    return Watch(engine.client(), 0.5, clock, wait).apply(CONFIG, watch_s, "test")
+
+
+def test_two_bad_streams_take_the_config_back() -> None:
+    engine = FakeEngine()
+    before = engine.config
+    engine.upcoming = [(GOOD, True), (BAD, True), (BAD, True)]
+    applied = watch(engine)
+    assert applied.verdict == "taken back"
+    assert applied.evidence.num_bad == 2
+    assert engine.config == before
+    assert engine.generation == 3
+
+
+def test_clean_streams_keep_the_config() -> None:
+    engine = FakeEngine()
+    engine.upcoming = [(GOOD, True)] * 24
+    applied = watch(engine)
+    assert applied.verdict == "kept"
+    assert applied.evidence.num_streams == 24
+    assert engine.config == CONFIG
+    assert engine.kept == [1, 2]
+
+
+def test_no_streams_are_no_data() -> None:
+    engine = FakeEngine()
+    assert watch(engine).verdict == "no data"
+    assert engine.config == CONFIG
+
+
+def test_streams_that_saw_another_config_prove_nothing() -> None:
+    engine = FakeEngine()
+    engine.upcoming = [(BAD, False)] * 5
+    assert watch(engine).evidence.num_streams == 0
+
+
+def test_answers_of_one_token_have_no_pause_to_judge() -> None:
+    engine = FakeEngine()
+    engine.upcoming = [(None, True)] * 5
+    assert watch(engine).verdict == "no data"
+
+
+def test_without_a_watch_the_config_is_kept_at_once() -> None:
+    engine = FakeEngine()
+    assert watch(engine, watch_s=0.0).verdict == "applied"
+    assert engine.kept == [1, 2]
+
+
+def test_somebody_faster_is_not_overwritten() -> None:
+    engine = FakeEngine(meddle_at=3)
+    with pytest.raises(StaleConfigError, match=r"somebody \(lunch\)"):
+        watch(engine)
+    assert engine.config.max_running_requests == 99
+
+
+def test_somebody_elses_change_ends_the_watch() -> None:
+    engine = FakeEngine(meddle_at=5)
+    applied = watch(engine)
+    assert applied.verdict == "overtaken"
+    assert engine.config.max_running_requests == 99
+
+
+def test_the_sequential_test_needs_24_clean_streams() -> None:
+    evidence = Evidence()
+    for _ in range(23):
+        evidence = evidence.add(GOOD, 0.5)
+    assert evidence.decision is Decision.UNDECIDED
+    assert evidence.add(GOOD, 0.5).decision is Decision.KEEP
+
+
+def test_the_original_config_is_put_back_after_an_error() -> None:
+    engine = FakeEngine()
+    original = engine.config
+    setter = ConfigSetter(engine.client())
+    setter.put(CONFIG, "trial")
+    with pytest.raises(ZeroDivisionError), restoring(setter, print):
+        raise ZeroDivisionError
+    assert engine.config == original
+    assert engine.kept[-1] == engine.generation
+
+
+def test_somebody_elses_config_is_left_alone_at_the_end() -> None:
+    engine = FakeEngine()
+    setter = ConfigSetter(engine.client())
+    said: list[str] = []
+    with restoring(setter, said.append):
+        setter.put(CONFIG, "trial")
+        engine.meddle()
+    assert engine.config.max_running_requests == 99
+    assert said == ["somebody else changed the server's config meanwhile; it was left as it is"]
+
+
+def test_a_trial_notices_somebody_elses_change() -> None:
+    engine = FakeEngine()
+    setter = ConfigSetter(engine.client())
+    engine.meddle()
+    with pytest.raises(StaleConfigError):
+        setter.put(CONFIG, "trial")
+
+
+def test_a_server_without_our_routes_is_not_ours() -> None:
+    with pytest.raises(EngineError, match="not an Evenflow engine"):
+        FakeEngine().client().check()

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import http.server
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.engines import run_tuner
+
+
+class _Foreign(http.server.BaseHTTPRequestHandler):
+    """Somebody's web server: answers every path alike."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def foreign_url() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Foreign)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def fails(home: Path, status: int, *arguments: str) -> str:
+    """The one line on standard error."""
+    code, out, err = run_tuner(home, *arguments)
+    assert code == status, err
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1, err
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize("slo", ["fast", "0", "0s", "-1s", "5", "nan s", "infs"])
+def test_an_slo_that_is_no_duration(tmp_path: Path, slo: str) -> None:
+    assert "duration" in fails(tmp_path, 2, "optimize", f"--slo-pause={slo}")
+
+
+def test_no_slo(tmp_path: Path) -> None:
+    assert "--slo-pause" in fails(tmp_path, 2, "optimize")
+
+
+@pytest.mark.parametrize("trials", ["0", "-3", "many"])
+def test_a_number_of_trials_that_is_none(tmp_path: Path, trials: str) -> None:
+    assert "--trials" in fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", f"--trials={trials}")
+
+
+def test_apply_without_a_server(tmp_path: Path) -> None:
+    assert "--engine" in fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", "--apply")
+
+
+def test_an_unknown_command(tmp_path: Path) -> None:
+    assert "invalid choice" in fails(tmp_path, 2, "optimise")
+
+
+def test_an_unknown_profile(tmp_path: Path) -> None:
+    line = fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--profile", "nope")
+    assert "ambush" in line
+
+
+def test_a_missing_trace(tmp_path: Path) -> None:
+    trace = str(tmp_path / "none.jsonl")
+    assert trace in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--replay", trace)
+
+
+def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "letter.txt"
+    trace.write_text("Dear all,\n")
+    assert "trace" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--replay", str(trace))
+
+
+def test_nobody_at_the_engines_address(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9"
+    assert url in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--engine", url)
+
+
+def test_an_address_that_is_none(tmp_path: Path) -> None:
+    assert "address" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--engine", "localhost")
+
+
+def test_somebody_elses_server(tmp_path: Path, foreign_url: str) -> None:
+    line = fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--engine", foreign_url)
+    assert "not an Evenflow engine" in line
+
+
+def test_a_key_file_that_is_missing(tmp_path: Path) -> None:
+    arguments = ["optimize", "--slo-pause", "0.5s", "--api-key-file", str(tmp_path / "key")]
+    assert "key" in fails(tmp_path, 1, *arguments)
+
+
+def test_a_database_that_is_another_programs(tmp_path: Path) -> None:
+    file = tmp_path / "photos.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table photos (id)")
+    assert "photos" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--db", str(file))
+
+
+def test_a_database_that_is_no_database(tmp_path: Path) -> None:
+    file = tmp_path / "notes.db"
+    file.write_text("milk, eggs, and a long enough line to be a file\n")
+    assert "not a SQLite" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--db", str(file))
+    assert file.read_text().startswith("milk")
+
+
+def test_a_locked_database(tmp_path: Path) -> None:
+    file = tmp_path / "evenflow.db"
+    connection = sqlite3.connect(file)
+    connection.execute("BEGIN EXCLUSIVE")
+    assert "locked" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--db", str(file))
+    connection.close()
+
+
+def test_nothing_to_show(tmp_path: Path) -> None:
+    assert "no database" in fails(tmp_path, 1, "show")
+
+
+def test_nothing_to_apply(tmp_path: Path) -> None:
+    assert "no database" in fails(tmp_path, 1, "apply", "--to", "http://127.0.0.1:9")
+
+
+def test_a_chunk_size_that_is_none(tmp_path: Path) -> None:
+    assert "'tiny'" in fails(tmp_path, 2, "sweep", "--chunks", "whole,tiny")
+
+
+def test_a_rollback_at_nobody(tmp_path: Path) -> None:
+    assert "127.0.0.1:9" in fails(tmp_path, 1, "rollback", "--to", "http://127.0.0.1:9")

@@ -1,0 +1,141 @@
+"""`tuner` as a process against real engines over the simulated device."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.tuner.engines import quick_optimize, read_json, run_tuner, sim_engine, start_tuner
+
+ROW = {"config", "long_ttft_p95_s", "worst_pause_s", "shed_rate"}
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """The first line of standard error that holds `words`."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        if words in line:
+            return line
+        seen.append(line)
+    raise AssertionError(f"{words!r} was never said: {seen}")
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within half a minute."""
+    pause = threading.Event()
+    return any(condition() or pause.wait(0.1) for _ in range(300))
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def is_whole(file: Path) -> bool:
+    with sqlite3.connect(file) as connection:
+        return bool(connection.execute("pragma integrity_check").fetchone() == ("ok",))
+
+
+def check_result(result: dict[str, Any]) -> None:
+    assert result["confirmed"] is True
+    assert set(result["winner"]) >= ROW | {"replicates"}
+    assert set(result["baseline"]) >= ROW
+    assert set(result["rule_of_thumb"]) >= ROW
+    assert result["winner"]["replicates"] >= 3
+    assert result["winner"]["worst_pause_s"] <= result["slo_pause_s"] < result["baseline"]["worst_pause_s"]
+
+
+def test_a_study_from_beginning_to_end(tmp_path: Path) -> None:
+    code, out, err = run_tuner(tmp_path, *quick_optimize("--json", "--study", "first"))
+    assert code == 0, err
+    result = read_json(out)
+    check_result(result)
+    assert result["study"] == "first"
+    assert result["live_trials"] >= 5
+    assert result["simulated_trials"] > 0
+    assert result["simulator_error"]["worst_pause"] is not None
+
+    code, out, _ = run_tuner(tmp_path, "show", "first", "--json")
+    shown = read_json(out)
+    assert code == 0
+    assert shown["result"]["winner"] == result["winner"]
+    assert {trial["kind"] for trial in shown["trials"]} >= {"baseline", "rule", "confirm"}
+
+    line = run_tuner(tmp_path, *quick_optimize("--study", "first", "--slo-pause", "0.4s"))[2]
+    assert "0.3 s, not 0.4 s" in line
+
+    with sim_engine(tmp_path / "engine") as url:
+        code, out, err = run_tuner(tmp_path, "apply", "first", "--to", url, "--watch", "1s", "--json")
+        assert code == 0, err
+        applied = read_json(out)
+        assert applied["verdict"] == "no data"
+        in_force = httpx.get(f"{url}/admin/config").json()
+        assert in_force["config"] == result["winner"]["config"]
+        assert run_tuner(tmp_path, "rollback", "--to", url)[0] == 0
+        assert httpx.get(f"{url}/admin/config").json()["config"] != result["winner"]["config"]
+
+
+def test_a_killed_study_goes_on(tmp_path: Path) -> None:
+    arguments = quick_optimize("--json", "--study", "killed")
+    with start_tuner(tmp_path, *arguments) as process:
+        url = read_until(process, "engine started").split()[-1]
+        read_until(process, "chunking off")
+        process.kill()
+    assert eventually(lambda: not answers(url)), "its engine outlived it"
+    assert is_whole(tmp_path / "evenflow.db")
+    code, out, err = run_tuner(tmp_path, *arguments)
+    assert code == 0, err
+    check_result(read_json(out))
+    trials = read_json(run_tuner(tmp_path, "show", "killed", "--json")[1])["trials"]
+    assert [trial["kind"] for trial in trials].count("baseline") == 1
+    assert "running" not in {trial["status"] for trial in trials}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_study_puts_the_servers_config_back(tmp_path: Path, number: signal.Signals) -> None:
+    with sim_engine(tmp_path / "engine") as url:
+        before = httpx.get(f"{url}/admin/config").json()["config"]
+        with start_tuner(tmp_path, *quick_optimize("--engine", url, "--study", "stopped")) as process:
+            read_until(process, "chunking off")
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert "--study" in err
+        assert "Traceback" not in err
+        assert out == ""
+        assert httpx.get(f"{url}/admin/config").json()["config"] == before
+        assert eventually(lambda: httpx.get(f"{url}/admin/stats").json()["running"] == 0)
+    assert is_whole(tmp_path / "evenflow.db")
+    study = read_json(run_tuner(tmp_path, "show", "stopped", "--json")[1])
+    assert study["status"] == "interrupted"
+
+
+def test_an_slo_below_a_decode_step_is_out_of_reach(tmp_path: Path) -> None:
+    arguments = quick_optimize("--json", "--slo-pause", "10ms")
+    code, out, err = run_tuner(tmp_path, *arguments)
+    assert code == 3, err
+    result = read_json(out)
+    assert result["confirmed"] is False
+    assert result["winner"] is None
+    assert result["smallest_pause"]["worst_pause_s"] > 0.01
+    assert "no config keeps" in err
+
+
+def test_a_second_tuner_waits_for_the_first(tmp_path: Path) -> None:
+    with start_tuner(tmp_path, *quick_optimize()) as process:
+        read_until(process, "engine started")
+        code, _, err = run_tuner(tmp_path, *quick_optimize())
+        process.kill()
+    assert code == 1
+    assert "another tuner" in err
