@@ -121,6 +121,9 @@ async def _run_until(
             return error
         on_ready(service.ready.result())
     await stopping
+    if not service.ready.done():
+        # A load cannot be broken off, and may be a long download; nothing has begun that could be lost.
+        os._exit(0)
     return None
 
 
