@@ -47,6 +47,7 @@ def create_app(service: Service, options: AppOptions | None = None) -> FastAPI:
         await service.close()
 
     app = FastAPI(title="Evenflow engine", lifespan=lifespan, redirect_slashes=False)
+    app.state.service = service
     add_error_handlers(app)
     app.add_exception_handler(RequestValidationError, _on_bad_query)
     guard = KeyGuard(options.api_keys)

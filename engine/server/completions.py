@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from engine.core.executor import ModelInfo
 from engine.core.request import FinishReason
 from engine.loop import Unavailable
 from engine.server.auth import KeyGuard
-from engine.server.errors import ApiError, refusal_error
+from engine.server.errors import ApiError, identify, refusal_error
 from engine.server.render import ChatShape, EventRenderer, Shape, failure, whole_answer
 from engine.server.service import Caller, Service
 from engine.server.sse import KEEP_ALIVE_S, Departure, EventStream
@@ -36,7 +35,6 @@ from engine.server.wire import (
 _ENCODE_INLINE_CHARS = 4096
 # More than any token's average over a whole prompt, short of one that is nothing but blanks.
 _MAX_CHARS_PER_TOKEN = 64
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class ModelRoutes:
@@ -158,10 +156,7 @@ class ModelRoutes:
         if not prompt:
             raise ApiError(400, f"{prompt_field}: has no tokens", param=prompt_field, code="invalid_value")
         request_id = f"{shape.id_prefix}-{uuid.uuid4().hex}"
-        headers = {
-            "x-request-id": _client_request_id(request) or request_id,
-            "x-config-generation": str(self._service.generation),
-        }
+        headers = identify(request, request_id)
         wanted = self._core_request(request_id, body, prompt, limit)
         caller = Caller(body.user, request.headers.get("x-session-id"), body.stream)
         # Refused here, before any byte of a response; nothing is awaited until somebody owns the stream.
@@ -211,11 +206,6 @@ async def _run(encode: Callable[[Any], list[int]], what: Any, size: int) -> list
     if size <= _ENCODE_INLINE_CHARS:
         return encode(what)
     return await asyncio.to_thread(encode, what)
-
-
-def _client_request_id(request: Request) -> str | None:
-    given = request.headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else None
 
 
 def _body_schema(kind: type[Any]) -> dict[str, Any]:

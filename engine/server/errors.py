@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
+import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -67,7 +69,7 @@ def refusal_error(refusal: Refused | Unavailable) -> ApiError:
     if isinstance(refusal, Unavailable):
         return _unavailable(refusal.state)
     if refusal.code in _NEVER:
-        return ApiError(400, refusal.message, param="messages", code=refusal.code.value)
+        return ApiError(400, refusal.message, param="max_tokens", code=refusal.code.value)
     if refusal.code is RefusalCode.STOPPING:
         return _unavailable(EngineState.STOPPING)
     wait_s = max(1, math.ceil(refusal.retry_after_s or 0))
@@ -105,6 +107,20 @@ def error_response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.to_mapping(), error.status, error.headers)
 
 
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def identify(request: Request, own_id: str) -> dict[str, str]:
+    """The headers that every answer of the model's routes carries: the caller's id, or else ours, and the
+    config generation in force.
+    """
+    given = request.headers.get("x-request-id", "")
+    return {
+        "x-request-id": given if _REQUEST_ID.fullmatch(given) else own_id,
+        "x-config-generation": str(request.app.state.service.generation),
+    }
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Puts every failure, framework's or ours, into the same shape."""
     app.add_exception_handler(ApiError, _on_api_error)
@@ -114,6 +130,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _on_api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
+    error.headers = identify(request, f"err-{uuid.uuid4().hex}") | error.headers
     return error_response(error)
 
 

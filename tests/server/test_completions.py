@@ -130,6 +130,9 @@ def test_the_answer_names_itself_and_its_config(live: Live) -> None:
     assert own.headers["x-config-generation"] == "1"
     given = live.http.post("/v1/chat/completions", json=chat(), headers={"x-request-id": "mine-1"})
     assert given.headers["x-request-id"] == "mine-1"
+    refused = live.http.post("/v1/chat/completions", json={}, headers={"x-request-id": "mine-2"})
+    assert refused.headers["x-request-id"] == "mine-2"
+    assert refused.headers["x-config-generation"] == "1"
 
 
 def test_models_and_tokenize(live: Live) -> None:
