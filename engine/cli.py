@@ -47,7 +47,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--host", default="127.0.0.1", help="default %(default)s; another wants --api-key-file")
     add("--port", type=int, default=8080, help="default %(default)s; 0 takes a free one")
     add("--config", type=Path, metavar="FILE.json", help="the knobs to start with")
-    add("--state-dir", type=Path, metavar="DIR", help="keeps the config and its history over restarts")
+    add("--state-dir", type=Path, metavar="DIR", help="keeps config, history and learned costs over restarts")
     add("--record", type=Path, metavar="TRACE.jsonl", help="record the traffic: lengths and hashes, no text")
     add("--steps", type=Path, metavar="STEPS.jsonl", help="record every launch of the device")
     add("--api-key-file", type=Path, metavar="F", help="keys that /v1 and /tokenize want, one a line")
@@ -81,6 +81,7 @@ def _run_server(arguments: argparse.Namespace) -> None:
     import asyncio
     import logging
 
+    from engine.cost_store import CostStore
     from engine.serve import ServeOptions, StartError, bind, serve
     from engine.server.app import AppOptions
     from engine.server.auth import is_loopback, read_keys
@@ -104,7 +105,8 @@ def _run_server(arguments: argparse.Namespace) -> None:
     backend = _backend(arguments)
     with ExitStack() as closing:
         witnesses = _open_recorders(arguments, backend, closing)
-        service = Service(backend, store, witnesses=witnesses)
+        learned = CostStore(_state_file(arguments, "engine-costs.json"))
+        service = Service(backend, store, witnesses=witnesses, learned=learned)
         asyncio.run(serve(service, listener, app_options, options))
 
 
@@ -112,8 +114,12 @@ def _open_store(arguments: argparse.Namespace) -> ConfigStore:
     from engine.config_store import ConfigStore, read_config_file
 
     start = read_config_file(arguments.config) if arguments.config else None
-    path = arguments.state_dir / "engine-config.json" if arguments.state_dir else None
+    path = _state_file(arguments, "engine-config.json")
     return ConfigStore(start, path, warn=lambda line: print(f"engine: {line}", file=sys.stderr))
+
+
+def _state_file(arguments: argparse.Namespace, name: str) -> Path | None:
+    return arguments.state_dir / name if arguments.state_dir else None
 
 
 def _backend(arguments: argparse.Namespace) -> Backend:

@@ -19,9 +19,20 @@ _RECENT = 2048
 
 
 class Calibrator:
-    """Refits after 32, 64, 128, 256 and then every 512 launches, on a worker thread."""
+    """Refits after 32, 64, 128, 256 and then every 512 launches, on a worker thread.
 
-    def __init__(self, steps: Log[StepRecord], calibrate: Callable[[CostModel], None]) -> None:
+    Args:
+        calibrate: takes the new model, on the event loop.
+        keep: stores it; called on the worker thread and may raise OSError.
+    """
+
+    def __init__(
+        self,
+        steps: Log[StepRecord],
+        calibrate: Callable[[CostModel], None],
+        keep: Callable[[CostModel], None],
+    ) -> None:
+        self._keep = keep
         self._steps = steps
         self._calibrate = calibrate
         self._task: asyncio.Task[None] | None = None
@@ -36,8 +47,12 @@ class Calibrator:
             costs = await asyncio.to_thread(_fit, records)
         except FitError as error:
             _log.debug("no new cost model: %s", error)
-        else:
-            self._calibrate(costs)
+            return
+        self._calibrate(costs)
+        try:
+            await asyncio.to_thread(self._keep, costs)
+        except OSError as error:
+            _log.warning("the cost model could not be saved: %s", error)
 
 
 def _fit(records: list[StepRecord]) -> CostModel:

@@ -13,6 +13,7 @@ from engine.core.admission import Refused
 from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import Executor, ModelInfo
 from engine.core.request import FinishReason, Request
+from engine.cost_store import CostStore
 from engine.loop import Crashed, Ended, EngineLoop, EngineState, Launched, Notice, Ready, Unavailable
 from engine.server.calibration import Calibrator
 from engine.server.errors import ApiError, refusal_error
@@ -81,6 +82,7 @@ class Service:
 
     Args:
         served_name: the model's name in the API; None takes the loaded model's own.
+        learned: where the cost model is kept over restarts.
     """
 
     def __init__(
@@ -89,8 +91,10 @@ class Service:
         store: ConfigStore,
         served_name: str | None = None,
         witnesses: Sequence[Witness] = (),
+        learned: CostStore | None = None,
     ) -> None:
         self.store = store
+        self._learned = learned or CostStore()
         self.model: ModelInfo | None = None
         self.ready: asyncio.Future[ModelInfo]
         self.steps: Log[StepRecord] = Log(_REMEMBER_STEPS)
@@ -107,7 +111,9 @@ class Service:
         self.engine = EngineLoop(backend.load, self._deliver, current.config, current.generation)
         self.metrics = Metrics(lambda: self.engine.occupancy)
         self.metrics.generation.set(current.generation)
-        self._calibrator = Calibrator(self.steps, self.engine.calibrate)
+        self._calibrator = Calibrator(
+            self.steps, self.engine.calibrate, lambda costs: self._learned.save(self._model_name, costs)
+        )
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -147,7 +153,11 @@ class Service:
 
     @property
     def served_name(self) -> str:
-        return self._served_name or (self.model.name if self.model else "")
+        return self._served_name or self._model_name
+
+    @property
+    def _model_name(self) -> str:
+        return self.model.name if self.model else ""
 
     @property
     def generation(self) -> int:
@@ -194,15 +204,20 @@ class Service:
             case Launched(record, events):
                 self._on_launch(record, events)
             case Ready(model):
-                self.model = model
-                if not self.ready.done():
-                    self.ready.set_result(model)
+                self._on_ready(model)
             case Crashed(message, events):
                 self.metrics.recoveries.inc()
                 self._end_all(events, message)
             case Ended(error, events):
                 self._end_all(events, str(error) if error else "the server is shutting down")
                 self._on_ended(error)
+
+    def _on_ready(self, model: ModelInfo) -> None:
+        if self.model is None and (costs := self._learned.load(model.name)):
+            self.engine.calibrate(costs)
+        self.model = model
+        if not self.ready.done():
+            self.ready.set_result(model)
 
     def _on_launch(self, record: StepRecord, events: list[Event]) -> None:
         seq = self.steps.add(record)

@@ -18,6 +18,7 @@ import uvicorn
 
 from engine.config_store import ConfigStore
 from engine.core.config import SchedulerConfig
+from engine.cost_store import CostStore
 from engine.serve import bind
 from engine.server.app import AppOptions, create_app
 from engine.server.service import Backend, Service, Witness
@@ -42,9 +43,10 @@ class Live:
         options: AppOptions | None = None,
         state: Path | None = None,
         witnesses: Sequence[Witness] = (),
+        learned: CostStore | None = None,
         wait_ready: bool = True,
     ) -> None:
-        self.service = Service(backend, ConfigStore(config, state), witnesses=witnesses)
+        self.service = Service(backend, ConfigStore(config, state), witnesses=witnesses, learned=learned)
         self._listener = bind("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

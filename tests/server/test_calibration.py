@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from engine.core.cost_model import UNFITTED, CostModel
+from engine.cost_store import CostStore
 from engine.sim_backend import SIM_MODEL, SimBackend
 from tests.server.live import Live, chat
 
 TRUE = CostModel(0.002, 2e-5, 0.0, 0.003, 0.0, 0.0)
+
+
+def test_what_was_learned_is_there_after_a_restart(tmp_path: Path) -> None:
+    kept = CostStore(tmp_path / "costs.json")
+    kept.save("sim", TRUE)
+    with Live(SimBackend(SIM_MODEL, TRUE), learned=kept) as live:
+        assert live.service.engine.costs == TRUE
 
 
 def test_the_cost_model_is_learned_from_the_servers_own_steps() -> None:
