@@ -94,10 +94,13 @@ class RealTimeExecutor:
         completed = [self._rows[chunk.request_id] for chunk in chunks if chunk.completes_prompt]
         return self._launch(Work.of_prefill(chunks), completed)
 
-    def wait(self, ticket: _Ticket) -> tuple[int, ...]:
+    def wait_nearly(self, ticket: _Ticket) -> None:
         left_s = ticket.ends_at_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
+
+    def wait(self, ticket: _Ticket) -> tuple[int, ...]:
+        self.wait_nearly(ticket)
         return ticket.tokens
 
     def close(self) -> None:

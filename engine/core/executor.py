@@ -53,6 +53,11 @@ class Executor(Protocol):
         Returns a ticket for `wait`.
         """
 
+    def wait_nearly(self, ticket: Any) -> None:
+        """Blocks until so little of a launched prefill is left that work launched now reaches the device
+        before it runs dry. May return as late as `wait`.
+        """
+
     def wait(self, ticket: Any) -> tuple[int, ...]:
         """Blocks until the launched work is done.
 

@@ -7,7 +7,8 @@ but whoever arrives meanwhile waits longer. Three rules:
   step is planned while the chunks run.
 - only a decode was launched: wait for everything before it. The device always has the next decode queued,
   and tokens leave as soon as they exist.
-- only chunks were launched (nobody streams): wait for them, so that a newcomer waits one chunk at most.
+- only chunks were launched (nobody streams): wait until they are nearly done, so that the next are queued
+  in time and a newcomer still waits one chunk at most. When they complete a prompt, wait for its token.
 
 Nothing launched: wait for all that is left.
 """
@@ -71,9 +72,12 @@ class Pipeline:
         if plan.prefill:
             ticket = self._executor.launch_prefill(plan.prefill)
             self._in_flight.append(_Launch(plan.step, (), plan.prefill, ticket))
-        may_stay = 1 if plan.decode else 0
-        while len(self._in_flight) > may_stay:
+        solo = bool(plan.prefill) and not plan.decode
+        stays = not any(chunk.completes_prompt for chunk in plan.prefill) if solo else bool(plan.decode)
+        while len(self._in_flight) > stays:
             yield self._settle(self._in_flight.popleft())
+        if solo and stays:
+            self._executor.wait_nearly(self._in_flight[0].ticket)
 
     def _settle(self, launch: _Launch) -> Settled:
         tokens = self._executor.wait(launch.ticket)

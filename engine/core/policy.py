@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
@@ -33,29 +33,40 @@ class TokenBudget:
 
     tokens: int
 
-    def fits(self, prompt: Unread, share: float) -> int:
-        """Tokens of the prompt that `share` of what is left pays for."""
+    def fits(self, prompt: Unread, share: float, extends: bool) -> int:
+        """Tokens of the prompt that `share` of what is left pays for.
+
+        Args:
+            extends: the prompt has a chunk in this step already, which these tokens would lengthen.
+        """
         return min(prompt.num_tokens, int(self.tokens * share))
 
-    def spend(self, prompt: Unread, num_tokens: int) -> None:
+    def spend(self, prompt: Unread, num_tokens: int, extends: bool) -> None:
         self.tokens -= num_tokens
 
 
 @dataclass(slots=True)
 class TimeBudget:
-    """So many seconds for all prompts together, and no more tokens than were ever tried."""
+    """So many seconds for all prompts together, and no more tokens than pace dares."""
 
     seconds: float
     tokens: int
     pace: Pace
 
-    def fits(self, prompt: Unread, share: float) -> int:
-        affordable = self.pace.chunk_tokens(self.seconds * share, prompt.start)
+    def fits(self, prompt: Unread, share: float, extends: bool) -> int:
+        seconds = self.seconds * share + (self._fixed_s if extends else 0.0)
+        affordable = self.pace.chunk_tokens(seconds, prompt.start)
         return min(prompt.num_tokens, affordable, int(self.tokens * share))
 
-    def spend(self, prompt: Unread, num_tokens: int) -> None:
+    def spend(self, prompt: Unread, num_tokens: int, extends: bool) -> None:
         self.tokens -= num_tokens
-        self.seconds -= self.pace.prefill_seconds(num_tokens, prompt.start)
+        cost_s = self.pace.prefill_seconds(num_tokens, prompt.start)
+        self.seconds -= cost_s - (self._fixed_s if extends else 0.0)
+
+    @property
+    def _fixed_s(self) -> float:
+        """What a chunk costs however short it is; a longer one pays it only once."""
+        return self.pace.costs.chunk_s * self.pace.prefill_margin
 
 
 def plan_prefill(
@@ -71,12 +82,12 @@ def plan_prefill(
         return ()
     ordered = order_prompts(unread, config.prefill_order, pace.costs)
     if not decoding.decode_rows:
-        return _share(ordered, unread[0], TokenBudget(config.solo_chunk_tokens or UNLIMITED))
+        return _share(unread, ordered, TokenBudget(config.solo_chunk_tokens or UNLIMITED))
     if config.prefill_policy is PrefillPolicy.WHOLE:
-        return _share(ordered[:1], ordered[0], TokenBudget(UNLIMITED))
+        return _share(ordered[:1], ordered[:1], TokenBudget(UNLIMITED))
     if config.prefill_policy is PrefillPolicy.PACED:
-        return _share(ordered, unread[0], _time_budget(unread, decoding, config, pace))
-    return _share(ordered, unread[0], TokenBudget(config.prefill_chunk_tokens))
+        return _share(unread, ordered, _time_budget(unread, decoding, config, pace))
+    return _share(unread, ordered, TokenBudget(config.prefill_chunk_tokens))
 
 
 def _time_budget(unread: Sequence[Unread], decoding: Work, config: SchedulerConfig, pace: Pace) -> TimeBudget:
@@ -106,23 +117,35 @@ def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostMode
 
 
 def _share(
-    ordered: Sequence[Unread], oldest: Unread, budget: TokenBudget | TimeBudget
+    unread: Sequence[Unread], ordered: Sequence[Unread], budget: TokenBudget | TimeBudget
 ) -> tuple[PrefillChunk, ...]:
-    """Spends the budget in order, once the oldest prompt has its share; the first in turn gets a token
-    even when the budget has none.
+    """Spends the budget: the oldest prompt's share first, then prompts short enough to be read whole,
+    then the long ones in order.
     """
-    turns = [(prompt, 1.0) for prompt in ordered]
-    if ordered[0] is not oldest:
-        turns.insert(0, (oldest, OLDEST_SHARE))
-    taken: dict[str, int] = {}
-    for prompt, share in turns:
+    # Even an empty budget reads one token, or a target that nothing keeps would stop all reading.
+    taken = {unread[0].request_id: 0}
+    _take(unread[0], max(1, budget.fits(unread[0], OLDEST_SHARE, False)), budget, taken)
+    for prompt in unread:
+        rest = _rest(prompt, taken)
+        if budget.fits(rest, 1.0, prompt.request_id in taken) == rest.num_tokens:
+            _take(prompt, rest.num_tokens, budget, taken)
+    for prompt in ordered:
+        rest = _rest(prompt, taken)
+        _take(prompt, budget.fits(rest, 1.0, prompt.request_id in taken), budget, taken)
+    return tuple(_chunk(prompt, taken[prompt.request_id]) for prompt in unread if prompt.request_id in taken)
+
+
+def _rest(prompt: Unread, taken: Mapping[str, int]) -> Unread:
+    """What this step has not taken of the prompt yet."""
+    already = taken.get(prompt.request_id, 0)
+    return replace(prompt, start=prompt.start + already, num_tokens=prompt.num_tokens - already)
+
+
+def _take(prompt: Unread, num_tokens: int, budget: TokenBudget | TimeBudget, taken: dict[str, int]) -> None:
+    if num_tokens > 0:
         already = taken.get(prompt.request_id, 0)
-        rest = replace(prompt, start=prompt.start + already, num_tokens=prompt.num_tokens - already)
-        take = max(budget.fits(rest, share), 0 if taken else 1)
-        if take > 0:
-            budget.spend(rest, take)
-            taken[prompt.request_id] = already + take
-    return tuple(_chunk(prompt, taken[prompt.request_id]) for prompt in ordered if prompt.request_id in taken)
+        budget.spend(_rest(prompt, taken), num_tokens, extends=already > 0)
+        taken[prompt.request_id] = already + num_tokens
 
 
 def _chunk(prompt: Unread, num_tokens: int) -> PrefillChunk:

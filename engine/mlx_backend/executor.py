@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -17,6 +18,9 @@ from engine.mlx_backend.row import Row, draw
 
 # Output tokens a cache is preallocated for; a longer answer grows it.
 _PREALLOCATED_OUTPUT_TOKENS = 256
+
+# Layers of a chunk after which the next one is launched: what is left must outlast a launch.
+_EARLY_SHARE = 0.75
 
 
 class MlxExecutor:
@@ -80,8 +84,12 @@ class MlxExecutor:
                 tokens.append(draw(logits, [row]))
             else:
                 # Nobody asks for the logits, so they are never computed.
-                markers.append(_marker(row))
-        return self._launches.launch(Ticket(tokens, markers), _state_of(rows))
+                markers.append(_marker(row.caches[-1]))
+        early = _marker(rows[-1].caches[_early_layer(rows[-1])])
+        return self._launches.launch(Ticket(tokens, markers, early), _state_of(rows))
+
+    def wait_nearly(self, ticket: Ticket) -> None:
+        self._launches.wait_nearly(ticket)
 
     def wait(self, ticket: Ticket) -> tuple[int, ...]:
         return self._launches.wait(ticket)
@@ -110,7 +118,12 @@ def _state_of(rows: Sequence[Row]) -> list[mx.array]:
     return seen + [leaf for leaf in leaves if isinstance(leaf, mx.array)]
 
 
-def _marker(row: Row) -> mx.array:
-    """A number that exists once the row's last layer has extended its cache."""
-    last = _state_of([row])[-1]
+def _marker(cache: Any) -> mx.array:
+    """A number that exists once the cache's layer has extended it."""
+    last = [leaf for _, leaf in tree_flatten(cache.state) if isinstance(leaf, mx.array)][-1]
     return last[(0,) * last.ndim] + 0
+
+
+def _early_layer(row: Row) -> int:
+    """The layer after which a chunk counts as nearly done."""
+    return int((len(row.caches) - 1) * _EARLY_SHARE)

@@ -19,10 +19,12 @@ class Ticket:
         tokens: the tokens drawn, `(n,)` in all.
         markers: computed when the work is. They never share memory with a cache, because a cache that
             somebody else can see is copied, not extended.
+        early: computed when most of the work is, if the work was cut so.
     """
 
     tokens: Sequence[mx.array]
     markers: Sequence[mx.array] = ()
+    early: mx.array | None = None
 
 
 class Launches:
@@ -45,9 +47,19 @@ class Launches:
         everything = [*ticket.tokens, *ticket.markers, *arrays]
         if self._holds:
             self._held, self._held_ticket = everything, ticket
-        else:
-            _start(everything)
+            return ticket
+        if ticket.early is not None:
+            # Apart from the rest, because what is launched together is reported done together.
+            _start([ticket.early])
+        _start(everything)
         return ticket
+
+    def wait_nearly(self, ticket: Ticket) -> None:
+        """Blocks until the ticket's early part is done, or all of it when there is none."""
+        if ticket.early is None or self._holds:
+            self.wait(ticket)
+        else:
+            mx.eval(ticket.early)
 
     def wait(self, ticket: Ticket) -> tuple[int, ...]:
         """Blocks until the ticket's work is done; returns its tokens."""

@@ -75,6 +75,9 @@ class SimExecutor:
             self._depths[chunk.request_id] += chunk.num_tokens
         return self._launch(Work.of_prefill(chunks), sum(c.completes_prompt for c in chunks))
 
+    def wait_nearly(self, ticket: _Ticket) -> None:
+        self._clock.advance_to(ticket.ends_at_s)
+
     def wait(self, ticket: _Ticket) -> tuple[int, ...]:
         self._clock.advance_to(ticket.ends_at_s)
         return ticket.tokens

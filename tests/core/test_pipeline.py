@@ -37,8 +37,14 @@ def test_a_decode_alone_stays_queued_until_the_next_is_launched() -> None:
     assert launched(pipe, StepPlan(3, 1, decode=("a",), prefill=chunk())) == ["D2", "D3"]
 
 
-def test_a_solo_chunk_is_waited_for() -> None:
-    assert launched(pipeline(), StepPlan(1, 1, prefill=chunk())) == ["P1"]
+def test_a_solo_chunk_is_nearly_over_when_the_next_is_planned() -> None:
+    pipe = pipeline()
+    assert launched(pipe, StepPlan(1, 1, prefill=chunk())) == []
+    assert launched(pipe, StepPlan(2, 1, prefill=chunk())) == ["P1"]
+
+
+def test_a_solo_chunk_that_completes_a_prompt_is_waited_for() -> None:
+    assert launched(pipeline(), StepPlan(1, 1, prefill=chunk(completes=True))) == ["P1"]
 
 
 def test_an_empty_plan_waits_for_what_is_left() -> None:

@@ -37,8 +37,13 @@ def test_shortest_first_still_gives_the_oldest_its_share() -> None:
     }
 
 
+def test_a_short_prompt_is_packed_beside_a_long_one_that_came_first() -> None:
+    assert plan(unread(1000, 500, 40), prefill_chunk_tokens=64) == {"p0": 24, "p2": 40}
+
+
 def test_nobody_streaming_reads_the_solo_chunk_and_zero_means_everything() -> None:
     assert plan(unread(9000), NOBODY, solo_chunk_tokens=2048) == {"p0": 2048}
+    assert plan(unread(9000, 50), NOBODY, solo_chunk_tokens=2048) == {"p0": 1998, "p1": 50}
     assert plan(unread(9000, 50), NOBODY, solo_chunk_tokens=0) == {"p0": 9000, "p1": 50}
 
 

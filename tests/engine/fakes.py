@@ -85,6 +85,9 @@ class FakeExecutor(Executor):
             self.prefilled[chunk.request_id] = chunk.start + chunk.num_tokens
         return tuple(self._next(chunk.request_id) for chunk in chunks if chunk.completes_prompt)
 
+    def wait_nearly(self, ticket: tuple[int, ...]) -> None:
+        self.wait(ticket)
+
     def wait(self, ticket: tuple[int, ...]) -> tuple[int, ...]:
         self._gate.pass_through()
         if self.broken:
