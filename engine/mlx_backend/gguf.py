@@ -12,6 +12,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from engine.mlx_backend.errors import ModelError
 
+# Part of the name a converted model is cached under: change it with what `convert_gguf` writes.
+CONVERSION = "q4-f32"
+
 _LAYER_NAMES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -63,7 +66,10 @@ def _weight_name(name: str) -> str:
 
 
 def _weight(tensor: mx.array) -> mx.array:
-    return tensor.astype(mx.float16) if tensor.dtype == mx.float32 else tensor
+    """Scales and norms in float32, which makes activations float32: SmolLM2's reach 25,000, where half
+    precision is coarse and, in MLX's CPU kernels, overflows into nonsense. The packed integers stay.
+    """
+    return tensor if tensor.dtype == mx.uint32 else tensor.astype(mx.float32)
 
 
 def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from engine.mlx_backend.cache_dir import cache_dir, make_once
 from engine.mlx_backend.device import memory_bytes, on_cpu, open_stream
 from engine.mlx_backend.errors import ModelError
 from engine.mlx_backend.fetch import DEFAULT_MODEL, default_gguf, hub_snapshot
-from engine.mlx_backend.gguf import convert_gguf
+from engine.mlx_backend.gguf import CONVERSION, convert_gguf
 from engine.mlx_backend.text import Tokenizer
 
 # For models whose config does not say.
@@ -73,7 +73,7 @@ def find_model(name: str | Path) -> Path:
         ModelError: it is neither the default model, a model directory nor a model of the hub.
     """
     if name == DEFAULT_MODEL:
-        target = cache_dir() / "models" / DEFAULT_MODEL
+        target = cache_dir() / "models" / f"{DEFAULT_MODEL}-{CONVERSION}"
         return make_once(target, lambda directory: convert_gguf(default_gguf(), directory))
     path = Path(name).expanduser()
     if path.is_dir():
