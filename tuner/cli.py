@@ -66,6 +66,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     _add_optimize(commands)
     _add_sweep(commands)
+    _add_replay(commands)
     _add_show(commands)
     _add_apply(commands)
     _add_rollback(commands)
@@ -145,6 +146,19 @@ def _add_sweep(commands: Any) -> None:
     add("--json", action="store_true", help="one JSON object on stdout")
 
 
+def _add_replay(commands: Any) -> None:
+    parser = _command(commands, "replay", "send recorded traffic to a server", _replay)
+    add = parser.add_argument
+    add("trace", metavar="TRACE", help="a recorded trace, or one of the known public formats")
+    add("--to", default=_URL, metavar="URL", help="the server (default %(default)s)")
+    add("--speed", type=_speed, default=1.0, metavar="X", help="2 sends everything in half the time")
+    add("--window", type=_duration, metavar="60s", help="only the trace's first so many seconds")
+    add("--slo-pause", type=_duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
+    add("--seed", type=int, default=1, metavar="N", help="of the prompts (default %(default)s)")
+    _add_keys(parser)
+    add("--json", action="store_true", help="one JSON object on stdout")
+
+
 def _add_show(commands: Any) -> None:
     parser = _command(commands, "show", "list studies, or one study's trials and winner", _show)
     parser.add_argument("study", nargs="?", metavar="STUDY")
@@ -192,6 +206,16 @@ def _duration_or_zero(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0s") else _duration(text)
 
 
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0.001 <= speed <= 1000.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a factor from 0.001 to 1000")
+    return speed
+
+
 def _positive(text: str) -> int:
     number = _count(text)
     if number == 0:
@@ -216,6 +240,12 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from tuner.commands.sweep import run
+
+    return run(arguments, _keys(arguments))
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from tuner.commands.replay import run
 
     return run(arguments, _keys(arguments))
 

@@ -120,8 +120,8 @@ class Search:
         trial = self._runner.run(TrialKind.BASELINE, config, self._plan.seed, None)
         if trial.status is TrialStatus.INVALID:
             raise TunerError(
-                f"nothing can be measured here now: the load client is held up ({trial.problems}); close other "
-                "programs, or run the tuner on another machine with --engine"
+                f"nothing can be measured here now: the load client is held up ({trial.problems}); "
+                "close other programs, or run the tuner on another machine with --engine"
             )
         self._announcer.done("chunking off", _numbers(trial))
         return trial

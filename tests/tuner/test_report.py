@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.tuner.fakes import FakeServer, StudyBench
+from tuner.report import Subject, no_config_line, to_json, to_text
+
+SUBJECT = Subject(study="s", slo_pause_s=0.5, model="m", profile="p", db="evenflow.db", elapsed_s=12.0)
+KEYS = {
+    "study", "slo_pause_s", "model", "profile", "confirmed", "live_trials", "simulated_trials", "baseline",
+    "rule_of_thumb", "winner", "simulator_error", "elapsed_s", "db",
+}  # fmt: skip
+
+
+def test_the_json_object_has_every_promised_key(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    result = to_json(SUBJECT, bench.run(FakeServer(bench.clock)))
+    assert set(result) >= KEYS
+    assert set(result["winner"]) >= {"config", "long_ttft_p95_s", "worst_pause_s", "shed_rate", "replicates"}
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_the_table_marks_who_keeps_the_slo(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    text = to_text(SUBJECT, bench.run(FakeServer(bench.clock)))
+    rows = {line.split("(")[0].split("  ")[1]: line for line in text.splitlines()[1:4]}
+    assert "✗" in rows["chunking off"]
+    assert "✓" in text.splitlines()[3]
+    assert "nobody's answer stops for more than" in text
+    assert "tuner apply s --to" in text
+
+
+def test_percentiles_without_the_samples_are_not_called_so(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    assert "p95" not in to_text(SUBJECT, bench.run(FakeServer(bench.clock)))
+
+
+def test_when_nothing_keeps_the_slo_the_price_of_the_smallest_pause_is_said(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    result = bench.run(FakeServer(bench.clock, floor_s=0.52))
+    line = no_config_line(0.5, result)
+    assert "smallest pause reached is 0.55 s" in line
+    assert to_json(SUBJECT, result)["confirmed"] is False
+    assert to_json(SUBJECT, result)["winner"] is None

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.core.config import PrefillPolicy, SchedulerConfig
+from tuner.asker import Asker
+from tuner.objective import CRASHED, PENALTY_S, Score, lost_rate, score
+from tuner.paths import locate_database
+from tuner.search_space import SearchSpace, describe, fixed_chunks, num_changes, step_down, unchunked
+from tuner.store.models import TrialKind, TrialStatus
+from tuner.store.optuna_storage import open_optuna
+from tuner.trials import Trial
+
+SPACE = SearchSpace(SchedulerConfig(), 0.5, 900, 3)
+
+
+def make_asker(directory: Path) -> Asker:
+    storage = open_optuna(locate_database(str(directory / "evenflow.db")))
+    return Asker(storage, "s", SPACE, seed=1)
+
+
+def make_trial(worst_pause_s: float, status: TrialStatus = TrialStatus.DONE, **values: object) -> Trial:
+    fields = {"long_ttft_p95_s": 3.0, "counts": {"completed": 9, "refused": 1}, **values}
+    return Trial(
+        number=0,
+        kind=TrialKind.SEARCH,
+        status=status,
+        config=SchedulerConfig(),
+        seed=1,
+        worst_pause_s=worst_pause_s,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def test_an_enqueued_config_is_asked_for_next(tmp_path: Path) -> None:
+    asker = make_asker(tmp_path)
+    wanted = fixed_chunks(SchedulerConfig(), 77)
+    asker.enqueue(wanted)
+    assert asker.ask()[1] == wanted
+
+
+def test_every_config_asked_for_is_in_the_space(tmp_path: Path) -> None:
+    asker = make_asker(tmp_path)
+    for _ in range(40):
+        number, config = asker.ask()
+        assert SPACE.contains(config)
+        assert config.prefill_chunk_tokens <= 900 or config.prefill_policy is PrefillPolicy.PACED
+        assert config.pause_target_s <= 0.5
+        assert config.max_running_requests > 3
+        asker.tell(number, Score(1.0, -0.1, 0.0, 0.0))
+
+
+def test_a_resumed_search_does_not_repeat_its_picks(tmp_path: Path) -> None:
+    first = make_asker(tmp_path)
+    number, config = first.ask()
+    first.tell(number, Score(1.0, -0.1, 0.0, 0.0))
+    first.ask()
+    assert make_asker(tmp_path).ask()[1] != config
+
+
+def test_a_known_result_is_learnt_once(tmp_path: Path) -> None:
+    asker = make_asker(tmp_path)
+    config = fixed_chunks(SchedulerConfig(), 128)
+    for _ in range(2):
+        asker.learn(config, Score(1.0, -0.1, 0.0, 0.0))
+    number, _ = asker.ask()
+    assert number == 1
+
+
+def test_a_config_outside_the_space_is_not_learnt(tmp_path: Path) -> None:
+    asker = make_asker(tmp_path)
+    asker.learn(unchunked(SchedulerConfig()), Score(1.0, 9.0, 0.0, 0.0))
+    asker.learn(fixed_chunks(SchedulerConfig(), 4096), Score(1.0, 9.0, 0.0, 0.0))
+    assert asker.ask()[0] == 0
+
+
+def test_the_search_wants_a_margin_below_the_slo() -> None:
+    assert score(make_trial(0.44), 0.5, 0.1).feasible
+    assert not score(make_trial(0.46), 0.5, 0.1).feasible
+
+
+def test_refusing_more_than_the_baseline_is_not_feasible() -> None:
+    assert not score(make_trial(0.1), 0.5, 0.0).feasible
+    assert lost_rate({"completed": 9, "refused": 1}) == pytest.approx(0.1)
+
+
+def test_a_run_stopped_early_has_no_ttft() -> None:
+    points = score(make_trial(0.6, TrialStatus.ABORTED), 0.5, 0.1)
+    assert points.long_ttft_s == PENALTY_S
+    assert not points.feasible
+
+
+def test_an_infinite_ttft_is_a_large_one() -> None:
+    assert score(make_trial(0.1, long_ttft_p95_s=None), 0.5, 0.1).long_ttft_s == PENALTY_S
+
+
+def test_a_crash_is_a_constraint() -> None:
+    assert score(make_trial(0.1, TrialStatus.CRASHED), 0.5, 0.1) == CRASHED
+    assert [name for name, _ in CRASHED.constraints] == ["pause", "shed", "crash"]
+
+
+def test_stepping_down_does_less_between_decode_steps() -> None:
+    assert step_down(fixed_chunks(SchedulerConfig(), 100)).prefill_chunk_tokens == 80
+    paced = SchedulerConfig(prefill_policy=PrefillPolicy.PACED, pause_target_s=0.5)
+    assert step_down(paced).pause_target_s == pytest.approx(0.4)
+    assert step_down(unchunked(SchedulerConfig())).prefill_policy is PrefillPolicy.FIXED
+
+
+def test_what_a_person_is_told() -> None:
+    assert describe(unchunked(SchedulerConfig())) == "chunking off"
+    assert describe(fixed_chunks(SchedulerConfig(), 128)) == "128 tokens"
+    config = SchedulerConfig(prefill_policy=PrefillPolicy.PACED, pause_target_s=0.4, solo_chunk_tokens=0)
+    assert describe(config) == "paced to 0.4 s, solo whole"
+    assert num_changes(config, SchedulerConfig()) == 1

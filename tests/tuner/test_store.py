@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from engine.core.config import SchedulerConfig
+from tests.tuner.fakes import StudyBench
+from tuner.errors import StoreError, StudyError
+from tuner.evaluators import Measurement
+from tuner.paths import locate_database, state_dir
+from tuner.store.database import check_writable, open_database, writing
+from tuner.store.models import TrialKind, TrialStatus
+
+
+def pragma(file: Path, name: str) -> object:
+    with sqlite3.connect(file) as connection:
+        return connection.execute(f"pragma {name}").fetchone()[0]
+
+
+def test_both_databases_write_ahead(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    from tuner.store.optuna_storage import open_optuna
+
+    open_optuna(bench.location)
+    assert pragma(tmp_path / "evenflow.db", "journal_mode") == "wal"
+    assert pragma(tmp_path / "evenflow.optuna.db", "journal_mode") == "wal"
+
+
+def test_a_reader_sees_a_study_that_is_being_written(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    study = bench.study
+    with writing(bench.location):
+        bench.studies.start_trial(study, TrialKind.SEARCH, SchedulerConfig(), 1)
+        engine = open_database(bench.location, create=False)
+        from tuner.store.studies import Studies
+
+        assert [t.status for t in Studies(engine).trials(study)] == [TrialStatus.RUNNING]
+
+
+def test_only_one_writes(tmp_path: Path) -> None:
+    location = locate_database(str(tmp_path / "evenflow.db"))
+    with writing(location), pytest.raises(StoreError, match="another tuner"), writing(location):
+        pass
+
+
+def test_a_later_layout_is_left_alone(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    with sqlite3.connect(tmp_path / "evenflow.db") as connection:
+        connection.execute("update evenflow_schema set version = 99")
+    with pytest.raises(StoreError, match="layout 99"):
+        open_database(bench.location, create=False)
+
+
+def test_a_locked_database_is_noticed_before_the_first_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.store.database._BUSY_TIMEOUT_S", 0.05)
+    location = locate_database(str(tmp_path / "evenflow.db"))
+    engine = open_database(location, create=True)
+    holder = sqlite3.connect(tmp_path / "evenflow.db")
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked"):
+        check_writable(engine, location)
+    holder.close()
+
+
+def test_trials_are_numbered_within_their_study(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    study = bench.study
+    for _ in range(3):
+        row = bench.studies.start_trial(study, TrialKind.SEARCH, SchedulerConfig(), 1)
+        bench.studies.end_trial(row, Measurement(summary=None, crash="gone"), 0.5)
+    assert [(t.number, t.status) for t in bench.studies.trials(study)] == [
+        (0, TrialStatus.CRASHED),
+        (1, TrialStatus.CRASHED),
+        (2, TrialStatus.CRASHED),
+    ]
+
+
+def test_an_unknown_study_names_the_known_ones(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    assert bench.study.name == "bench"
+    with pytest.raises(StudyError, match="known studies: bench"):
+        bench.studies.get("banana")
+
+
+def test_where_the_state_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVENFLOW_HOME", str(tmp_path))
+    assert locate_database(None).file == tmp_path / "evenflow.db"
+    monkeypatch.delenv("EVENFLOW_HOME")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state_dir() == tmp_path / "xdg" / "evenflow"
+
+
+def test_a_url_is_printed_without_its_password() -> None:
+    location = locate_database("postgresql://me:secret@host/db")
+    assert location.file is None
+    assert location.shown == "postgresql://host/db"

@@ -1,0 +1,93 @@
+"""The `tuner replay` command: recorded traffic against a server, and what its users would have seen."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+
+from rich.console import Console
+
+from engine.core.errors import TraceError
+from engine.core.report import TrialSummary, summarise
+from engine.core.slo import Slo
+from engine.core.trace import TraceRow
+from loadtests.errors import LoadTestError
+from loadtests.replay import ReplayOptions, schedule_from_trace
+from loadtests.run import LoadResult, run_load
+from loadtests.schedule import Schedule
+from loadtests.target import Target
+from loadtests.traces.files import open_trace
+from tuner.engine_client import EngineClient, Keys
+from tuner.errors import TunerError
+from tuner.terminal import TerminalAnnouncer
+
+_CONTEXT_SHARE = 0.9
+
+
+def run(arguments: argparse.Namespace, keys: Keys) -> int:
+    """Replays a trace and prints what came of it. Raises: TunerError, Interrupted."""
+    rows, block = _read(arguments.trace)
+    with contextlib.closing(EngineClient(arguments.to, keys)) as client:
+        _, context = client.model()
+    options = ReplayOptions(
+        speed=arguments.speed,
+        end_s=arguments.window,
+        context_tokens=None if context is None else int(context * _CONTEXT_SHARE),
+    )
+    try:
+        schedule = schedule_from_trace(
+            rows, arguments.seed, options, name=arguments.trace, block_tokens=block
+        )
+        with TerminalAnnouncer(Console(stderr=True)) as announcer:
+            result = _play(schedule, arguments, keys, announcer)
+    except (TraceError, LoadTestError) as error:
+        raise TunerError(str(error)) from error
+    slo = Slo(arguments.slo_pause)
+    summary = summarise(result.records, slo, long_prompt_tokens=schedule.long_prompt_tokens)
+    _print(summary, result, schedule, arguments.json)
+    return 0
+
+
+def _read(path: str) -> tuple[list[TraceRow], int]:
+    """Its rows, and the tokens of a prefix block."""
+    try:
+        trace = open_trace(path)
+        return list(trace.rows), trace.header.block
+    except TraceError as error:
+        raise TunerError(str(error)) from error
+
+
+def _play(
+    schedule: Schedule, arguments: argparse.Namespace, keys: Keys, announcer: TerminalAnnouncer
+) -> LoadResult:
+    for note in schedule.notes:
+        announcer.warn(note)
+    announcer.say(f"{len(schedule.requests)} requests in {schedule.duration_s:.0f} s")
+    announcer.doing("replaying")
+    target = Target(arguments.to, api_key=keys.api)
+    result = run_load(schedule, target, slo_pause_s=arguments.slo_pause, on_progress=announcer.running)
+    for reason in result.validity.reasons:
+        announcer.warn(f"the load client was not exact: {reason}")
+    return result
+
+
+def _print(summary: TrialSummary, result: LoadResult, schedule: Schedule, as_json: bool) -> None:
+    if as_json:
+        answer = summary.to_mapping() | {
+            "validity": result.validity.to_mapping(),
+            "notes": list(schedule.notes),
+        }
+        print(json.dumps(answer, allow_nan=False))
+        return
+    outcomes = ", ".join(f"{count} {name}" for name, count in summary.counts.items() if count)
+    print(f"requests       {summary.num_scheduled}: {outcomes}")
+    print(f"worst pause    {_seconds(summary.worst_pause_s)} of {summary.num_streams} streams")
+    print(f"long TTFT      {_seconds(summary.long_ttft_p95_s)} (p95 of {summary.long_ttft_n})")
+    print(f"short TTFT     {_seconds(summary.short_ttft_p95_s)} (p95 of {summary.short_ttft_n})")
+    low, high = summary.attainment_low, summary.attainment_high
+    print(f"attainment     {summary.attainment:.0%} (95 % interval {low:.0%} to {high:.0%})")
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} s"
