@@ -20,7 +20,7 @@ from engine.mlx_backend.row import Row, draw
 _PREALLOCATED_OUTPUT_TOKENS = 256
 
 # Layers of a chunk after which the next one is launched: what is left must outlast a launch.
-_EARLY_SHARE = 0.75
+_EARLY_SHARE = 0.9
 
 
 class MlxExecutor:

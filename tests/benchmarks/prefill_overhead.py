@@ -1,0 +1,206 @@
+"""What chunking costs a long prompt, alone and beside live streams.
+
+Needs mlx and mlx-lm alone, so that it can be taken to any machine with a GPU:
+
+    python -m tests.benchmarks.prefill_overhead --streams 0 3
+
+Prints, for each chunk size, time to first token and its overhead over the same prompt read in one pass
+with nobody else there, the worst streaming pause, and the same for mlx-lm's own loops in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import make_prompt_cache
+
+from engine.core.config import SchedulerConfig, parse_config
+from engine.core.events import Event, StepRecord, TokenEvent
+from engine.core.executor import ModelInfo
+from engine.core.pipeline import Pipeline
+from engine.core.request import Request
+from engine.core.scheduler import Scheduler, run_step
+from engine.mlx_backend import executor as executor_module
+from engine.mlx_backend.executor import MlxExecutor
+from engine.mlx_backend.model import LoadedModel
+from tests.benchmarks.random_model import add_shape_flags, build
+
+STREAM_PROMPT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One long prompt. `worst_pause_s` is 0 when nobody streams."""
+
+    ttft_s: float
+    worst_pause_s: float
+    decode_tokens: int
+
+
+def prompt(seed: int, num_tokens: int, vocab: int) -> list[int]:
+    return [int(t) for t in mx.random.randint(0, vocab, (num_tokens,), key=mx.random.key(seed)).tolist()]
+
+
+def ours(executor: MlxExecutor, config: SchedulerConfig, long: list[int], streams: int, vocab: int) -> Result:
+    """The engine's own scheduler and pipeline, without HTTP."""
+    scheduler, pipeline = Scheduler(executor.info, config), Pipeline(executor)
+    arrivals: dict[str, list[float]] = {}
+
+    def emit(record: StepRecord, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, TokenEvent):
+                arrivals.setdefault(event.request_id, []).append(event.at_s)
+
+    def submit(request_id: str, tokens: list[int], max_tokens: int) -> float:
+        now_s = time.perf_counter()
+        scheduler.submit(
+            Request(id=request_id, prompt=tokens, max_tokens=max_tokens, arrived_at_s=now_s), now_s
+        )
+        return now_s
+
+    for index in range(streams):
+        submit(f"stream{index}", prompt(index, STREAM_PROMPT_TOKENS, vocab), 100_000)
+    while any(len(arrivals.get(f"stream{i}", ())) < 8 for i in range(streams)):
+        run_step(scheduler, pipeline, time.perf_counter, emit)
+    sent_at_s = submit("long", long, 4)
+    while len(arrivals.get("long", ())) < 4:
+        run_step(scheduler, pipeline, time.perf_counter, emit)
+    for request_id in list(arrivals):
+        scheduler.finish(request_id, "aborted", time.perf_counter())  # type: ignore[arg-type]
+    while not scheduler.is_idle:
+        run_step(scheduler, pipeline, time.perf_counter, lambda record, events: None)
+    return _result(arrivals, sent_at_s)
+
+
+def _result(arrivals: dict[str, list[float]], sent_at_s: float) -> Result:
+    long = arrivals.pop("long")
+    gaps = [
+        later - earlier
+        for times in arrivals.values()
+        for earlier, later in pairwise(times)
+        if later >= sent_at_s
+    ]
+    meanwhile = sum(sent_at_s <= at <= long[0] for times in arrivals.values() for at in times)
+    return Result(long[0] - sent_at_s, max(gaps, default=0.0), meanwhile)
+
+
+def bare(model: nn.Module, tokens: list[int], chunk: int, clear: bool) -> Result:
+    """mlx-lm's way of reading a prompt: evaluate (and flush the allocator) after each chunk."""
+    ids = mx.array(tokens)
+    caches = make_prompt_cache(model)
+    started_at_s = time.perf_counter()
+    position = 0
+    while position < len(tokens) - 1:
+        take = min(chunk, len(tokens) - 1 - position)
+        model(ids[position : position + take][None], cache=caches)
+        mx.eval([cache.state for cache in caches])
+        position += take
+        if clear:
+            mx.clear_cache()
+    mx.eval(mx.argmax(model(ids[-1:][None], cache=caches)[:, -1], axis=-1))
+    return Result(time.perf_counter() - started_at_s, 0.0, 0)
+
+
+def batch_generator(model: nn.Module, long: list[int], streams: int, chunk: int, vocab: int) -> Result:
+    """mlx-lm's continuous batching with the same streams and prompt."""
+    generator = BatchGenerator(model, max_tokens=100_000, prefill_step_size=chunk)
+    uids = generator.insert([prompt(index, STREAM_PROMPT_TOKENS, vocab) for index in range(streams)])
+    arrivals: dict[str, list[float]] = {str(uid): [] for uid in uids}
+    while any(len(times) < 8 for times in arrivals.values()):
+        _collect(generator, arrivals, {})
+    sent_at_s = time.perf_counter()
+    (uid,) = generator.insert([long])
+    names = {uid: "long"}
+    arrivals["long"] = []
+    while len(arrivals["long"]) < 4:
+        _collect(generator, arrivals, names)
+    generator.close()
+    return _result(arrivals, sent_at_s)
+
+
+def _collect(generator: BatchGenerator, arrivals: dict[str, list[float]], names: dict[int, str]) -> None:
+    _, responses = generator.next()
+    now_s = time.perf_counter()
+    for response in responses:
+        arrivals[names.get(response.uid, str(response.uid))].append(now_s)
+
+
+def median_of(run: Callable[[], Result], repeat: int) -> Result:
+    results = [run() for _ in range(repeat)]
+    return sorted(results, key=lambda r: r.ttft_s)[len(results) // 2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prompt", type=int, default=8000)
+    parser.add_argument("--chunks", type=int, nargs="+", default=[2048, 1024, 512, 256, 128])
+    parser.add_argument("--streams", type=int, nargs="+", default=[0, 3])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--early", type=float, nargs="+", default=[executor_module._EARLY_SHARE])
+    parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
+    add_shape_flags(parser)
+    args = parser.parse_args()
+    model, _ = build(args)
+    info = ModelInfo("random", context_tokens=131072, kv_capacity_tokens=1 << 20)
+    long = prompt(99, args.prompt, args.vocab)
+    if args.peer:
+        peer_rows(model, long, args)
+    executor = MlxExecutor(LoadedModel(model, None, info))  # type: ignore[arg-type]
+    executor.warmup()
+    for streams in args.streams:
+        for early in args.early:
+            executor_module._EARLY_SHARE = early
+            our_rows(executor, long, streams, args)
+    executor.close()
+
+
+def our_rows(executor: MlxExecutor, long: list[int], streams: int, args: argparse.Namespace) -> None:
+    print(f"\nours, {streams} streams, early share {executor_module._EARLY_SHARE}", flush=True)
+
+    def run(live: int, **knobs: object) -> Result:
+        knobs = {"max_queue_wait_s": 86400, **knobs}
+        return median_of(lambda: ours(executor, parse_config(knobs), long, live, args.vocab), args.repeat)
+
+    run(0, solo_chunk_tokens=0)
+    whole = run(0, solo_chunk_tokens=0)
+    report("whole, alone", whole, whole)
+    if streams:
+        report("whole", run(streams, prefill_policy="whole"), whole)
+    for chunk in args.chunks:
+        report(str(chunk), run(streams, prefill_chunk_tokens=chunk, solo_chunk_tokens=chunk), whole)
+
+
+def peer_rows(model: nn.Module, long: list[int], args: argparse.Namespace) -> None:
+    print("\nmlx-lm", flush=True)
+    bare(model, long, args.prompt, clear=True)
+    whole = median_of(lambda: bare(model, long, args.prompt, clear=False), args.repeat)
+    report("whole, alone", whole, whole)
+    for chunk in args.chunks:
+        report(f"{chunk} alone", median_of(partial(bare, model, long, chunk, True), args.repeat), whole)
+    for streams in filter(None, args.streams):
+        for chunk in args.chunks:
+            run = partial(batch_generator, model, long, streams, chunk, args.vocab)
+            report(f"{chunk}, {streams} streams", median_of(run, args.repeat), whole)
+
+
+def report(name: str, result: Result, whole: Result) -> None:
+    overhead = 100 * (result.ttft_s / whole.ttft_s - 1)
+    print(
+        f"  {name:>18}  TTFT {result.ttft_s:7.3f} s  {overhead:+6.1f} %  "
+        f"worst pause {result.worst_pause_s:6.3f} s  {result.decode_tokens:4d} tokens meanwhile",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
