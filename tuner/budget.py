@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# Confirmations may overrun the budget by this share: a study without an answer is worth nothing.
-_OVERRUN = 0.25
+# Confirmations may overrun the budget by this share: an answer a moment late beats none.
+_OVERRUN = 0.05
 
 
 class Budget:

@@ -11,6 +11,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
 
 MIN_CHUNK_TOKENS = 16
+_STEP_DOWN = 0.7
 _FRACTION = (0.3, 1.0)
 _DECODE_STEPS = (1, 2)
 _RUNNING = (4, 8, 16)
@@ -131,10 +132,10 @@ def fixed_chunks(base: SchedulerConfig, chunk_tokens: int) -> SchedulerConfig:
 
 
 def step_down(config: SchedulerConfig) -> SchedulerConfig:
-    """The same config with a fifth less work between two decode steps."""
+    """The same config with three tenths less work between two decode steps."""
     if config.prefill_policy is PrefillPolicy.PACED:
-        return dataclasses.replace(config, pause_target_s=round(config.pause_target_s * 0.8, 4))
-    return fixed_chunks(config, max(1, int(config.prefill_chunk_tokens * 0.8)))
+        return dataclasses.replace(config, pause_target_s=round(config.pause_target_s * _STEP_DOWN, 4))
+    return fixed_chunks(config, max(1, int(config.prefill_chunk_tokens * _STEP_DOWN)))
 
 
 def num_changes(config: SchedulerConfig, base: SchedulerConfig) -> int:

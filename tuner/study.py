@@ -48,7 +48,7 @@ class Plan:
     num_trials: int
     num_simulated: int = 300
     replicates: int = 3
-    simulate_share: float = 0.08
+    simulate_share: float = 0.06
     expected_run_s: float = 30.0
 
     @property

@@ -102,9 +102,9 @@ def test_a_crash_is_a_constraint() -> None:
 
 
 def test_stepping_down_does_less_between_decode_steps() -> None:
-    assert step_down(fixed_chunks(SchedulerConfig(), 100)).prefill_chunk_tokens == 80
+    assert step_down(fixed_chunks(SchedulerConfig(), 100)).prefill_chunk_tokens == 70
     paced = SchedulerConfig(prefill_policy=PrefillPolicy.PACED, pause_target_s=0.5)
-    assert step_down(paced).pause_target_s == pytest.approx(0.4)
+    assert step_down(paced).pause_target_s == pytest.approx(0.35)
     assert step_down(unchunked(SchedulerConfig())).prefill_policy is PrefillPolicy.FIXED
 
 
