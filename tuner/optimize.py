@@ -17,7 +17,7 @@ from loadtests.selftest import run_selftest
 from tuner.asker import Asker
 from tuner.budget import Budget
 from tuner.engine_client import EngineClient, Keys, restoring
-from tuner.errors import StudyError, TunerError, UnfinishedError
+from tuner.errors import Interrupted, StudyError, TunerError, UnfinishedError
 from tuner.live import LiveEvaluator, LiveServer
 from tuner.paths import DatabaseLocation
 from tuner.preflight import (
@@ -162,8 +162,10 @@ class _Session:
         """Whatever ends the block early, the study says that it can be gone on with."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._studies.interrupted(study)
+            if isinstance(error, Interrupted):
+                error.hint = f"nothing is lost: go on with the same command and --study {study.name}"
             raise
 
     def _capacity(self, study: StudyRow, traffic: Traffic, server: LiveServer) -> Capacity:

@@ -15,7 +15,7 @@ from tuner.announce import Announcer
 from tuner.asker import Asker
 from tuner.budget import Budget
 from tuner.confirm import Confirmation, confirm
-from tuner.errors import TunerError
+from tuner.errors import Interrupted, TunerError
 from tuner.objective import ABORT_RATIO, Score, lost_rate, score
 from tuner.runner import Runner, relative_error
 from tuner.search_space import MIN_CHUNK_TOKENS, SearchSpace, describe, fixed_chunks, unchunked
@@ -104,13 +104,29 @@ class Search:
 
         Raises:
             TunerError: the server cannot be measured.
+            Interrupted: after saying what is known.
         """
+        try:
+            return self._run()
+        except Interrupted:
+            self._announcer.warn(self._so_far())
+            raise
+
+    def _run(self) -> Result:
         baseline = self._baseline()
         rule = self._rule_of_thumb()
         self._enqueue_predicted()
         self._search_live(baseline)
         verdict = self._confirm(baseline)
         return self._result(baseline, rule, verdict)
+
+    def _so_far(self) -> str:
+        """What an interrupted round has found out."""
+        baselines = [trial for trial in self._runner.trials if trial.kind is TrialKind.BASELINE]
+        best = self._candidates(baselines[-1]) if baselines else []
+        if best:
+            return f"best so far, not confirmed on fresh traffic yet: {_numbers(best[0])}"
+        return "no config tried so far keeps the SLO with a margin"
 
     # -- known points ----------------------------------------------------------------------------------
 

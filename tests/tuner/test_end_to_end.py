@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -111,7 +112,8 @@ def test_an_interrupted_study_puts_the_servers_config_back(tmp_path: Path, numbe
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
         assert process.returncode == 128 + number
-        assert "--study" in err
+        assert "--study stopped" in err
+        assert "so far" in err
         assert "Traceback" not in err
         assert out == ""
         assert httpx.get(f"{url}/admin/config").json()["config"] == before
@@ -119,6 +121,39 @@ def test_an_interrupted_study_puts_the_servers_config_back(tmp_path: Path, numbe
     assert is_whole(tmp_path / "evenflow.db")
     study = read_json(run_tuner(tmp_path, "show", "stopped", "--json")[1])
     assert study["status"] == "interrupted"
+
+
+def test_a_sweep_shows_what_a_chunk_size_costs(tmp_path: Path) -> None:
+    arguments = [
+        "sweep",
+        "--backend",
+        "sim",
+        "--chunks",
+        "whole,4000,500",
+        "--prompt-tokens",
+        "2000",
+        "--json",
+    ]
+    code, out, err = run_tuner(tmp_path, *arguments)
+    assert code == 0, err
+    whole, chunked = read_json(out)["rows"]
+    assert (whole["chunk_tokens"], chunked["chunk_tokens"]) == (None, 500)
+    assert "4000 tokens skipped" in err
+    assert chunked["worst_pause_s"] < whole["worst_pause_s"] / 2
+    assert chunked["prefill_overhead"] > whole["prefill_overhead"]
+
+
+def test_a_trace_is_replayed(tmp_path: Path) -> None:
+    trace = tmp_path / "monday.jsonl"
+    rows = [{"id": f"r{i}", "t": 0.2 * i, "in": 40 + 400 * (i == 2), "out": 8} for i in range(5)]
+    lines = [json.dumps(row) for row in ({"v": 1, "kind": "header"}, *rows)]
+    trace.write_text("\n".join(lines) + "\n")
+    with sim_engine(tmp_path / "engine") as url:
+        code, out, err = run_tuner(tmp_path, "replay", str(trace), "--to", url, "--json")
+    assert code == 0, err
+    answer = read_json(out)
+    assert answer["counts"]["completed"] == 5
+    assert answer["long_ttft_n"] == 1
 
 
 def test_an_slo_below_a_decode_step_is_out_of_reach(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tuner.commands.apply import put_winner
 from tuner.engine_client import Keys
-from tuner.errors import EXIT_NO_CONFIG, Interrupted, UsageError
+from tuner.errors import EXIT_NO_CONFIG, UsageError
 from tuner.optimize import Options, optimize
 from tuner.paths import locate_database
 from tuner.preflight import Wanted
@@ -31,12 +31,8 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
         selftest=not arguments.no_selftest,
     )
     console = Console(stderr=True)
-    try:
-        with TerminalAnnouncer(console) as announcer:
-            subject, result = optimize(wanted, options, announcer)
-    except Interrupted as error:
-        error.hint = "nothing is lost: give the same command with --study and the name above to go on"
-        raise
+    with TerminalAnnouncer(console) as announcer:
+        subject, result = optimize(wanted, options, announcer)
     _print(subject, result, arguments.json)
     if result.winner is None:
         console.print(
