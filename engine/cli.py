@@ -137,8 +137,8 @@ def _open_recorders(arguments: argparse.Namespace, backend: Backend, closing: Ex
 
     recorders: list[TraceRecorder | StepRecorder] = []
     if arguments.record:
-        fingerprint = lambda: str(getattr(backend.tokenizer, "fingerprint", ""))  # noqa: E731
-        recorders.append(TraceRecorder(arguments.record, fingerprint))
+        # Asked for later: the tokenizer is there once the model is loaded.
+        recorders.append(TraceRecorder(arguments.record, lambda: backend.tokenizer.fingerprint))
     if arguments.steps:
         recorders.append(StepRecorder(arguments.steps))
     for recorder in recorders:
@@ -152,7 +152,7 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
 
     from engine.core.cost_fit import fit_cost_model
     from engine.core.errors import EvenflowError
-    from engine.step_json import read_steps
+    from engine.core.step_json import read_steps
 
     try:
         with open(arguments.steps, encoding="utf-8") as lines:
@@ -172,3 +172,7 @@ def _chat(arguments: argparse.Namespace) -> int:
 def _fail(message: str) -> int:
     print("engine: " + " ".join(message.split()), file=sys.stderr)
     return 1
+
+
+if __name__ == "__main__":
+    main()

@@ -23,10 +23,10 @@ from typing import Any
 from engine.core.errors import EvenflowError
 from engine.core.events import StepRecord
 from engine.core.request import Request
+from engine.core.step_json import step_to_mapping
 from engine.core.trace import TraceHeader, TraceOriginal, TraceRow, format_header, format_row
 from engine.server.service import Caller
 from engine.server.stats import EndedRequest
-from engine.step_json import step_to_mapping
 
 _log = logging.getLogger(__name__)
 

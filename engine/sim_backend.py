@@ -121,6 +121,7 @@ class WordTokenizer:
     """
 
     eos_tokens: frozenset[int] = frozenset({VOCABULARY})
+    fingerprint: str = ""
 
     def encode(self, text: str) -> list[int]:
         return [_word_token(word) for word in text.split()]

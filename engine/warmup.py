@@ -10,8 +10,9 @@ from engine.core.pipeline import Pipeline
 from engine.core.request import Request, SamplingParams
 from engine.core.scheduler import Scheduler, run_step
 
-_PROMPT_TOKENS = 48
-_CHUNK_TOKENS = 32
+# Long enough for the kernels that only long chunks use.
+_PROMPT_TOKENS = 160
+_CHUNK_TOKENS = 128
 
 
 def warm_up(executor: Executor, clock: Callable[[], float]) -> None:
@@ -24,7 +25,7 @@ def warm_up(executor: Executor, clock: Callable[[], float]) -> None:
     for index, sampling in enumerate((SamplingParams(), SamplingParams(temperature=1.0, top_p=0.9, seed=0))):
         request = Request(
             id=f"warm-up-{index}",
-            prompt=[1] * (_PROMPT_TOKENS >> index),
+            prompt=[1] * min(_PROMPT_TOKENS >> index, executor.info.context_tokens // 2),
             max_tokens=6,
             arrived_at_s=clock(),
             sampling=sampling,

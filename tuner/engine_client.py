@@ -12,10 +12,9 @@ from typing import Any
 import httpx
 
 from engine.core.config import SchedulerConfig, parse_config
-from engine.core.cost_model import Work
 from engine.core.errors import ConfigError
 from engine.core.events import StepRecord
-from engine.core.plan import PrefillChunk
+from engine.core.step_json import step_from_mapping
 from tuner.errors import EngineError, StaleConfigError
 
 _TIMEOUT_S = 30.0
@@ -140,7 +139,9 @@ class EngineClient:
 
     def steps(self, after: int) -> list[tuple[int, StepRecord]]:
         """Numbered step records newer than `after`. Raises: EngineError."""
-        return [_step(values) for values in self._lines("/admin/steps", after)]
+        return [
+            (int(values["seq"]), step_from_mapping(values)) for values in self._lines("/admin/steps", after)
+        ]
 
     def _lines(self, path: str, after: int) -> list[dict[str, Any]]:
         answer = self._send("GET", path, params={"after": after})
@@ -242,20 +243,6 @@ def _message(answer: httpx.Response) -> str:
     if isinstance(error, dict) and error.get("message"):
         return str(error["message"])
     return f"HTTP {answer.status_code}"
-
-
-def _step(values: Mapping[str, Any]) -> tuple[int, StepRecord]:
-    record = StepRecord(
-        step=values["step"],
-        generation=values["generation"],
-        ended_at_s=values["ended_at_s"],
-        duration_s=values["duration_s"],
-        work=Work(**values["work"]),
-        prefill=tuple(PrefillChunk(**chunk) for chunk in values["prefill"]),
-        num_running=values["num_running"],
-        num_waiting=values["num_waiting"],
-    )
-    return int(values["seq"]), record
 
 
 class ConfigSetter:

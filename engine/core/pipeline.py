@@ -29,12 +29,13 @@ class Settled:
     """One launch that has come to its end.
 
     Attributes:
-        step: the step that launched it.
+        step, generation: of the plan that launched it.
         decode: rows that wrote `tokens`, one each; empty for a prefill.
         prefill: chunks read; `tokens` are first tokens of those that complete a prompt, in order.
     """
 
     step: int
+    generation: int
     decode: tuple[str, ...]
     prefill: tuple[PrefillChunk, ...]
     tokens: tuple[int, ...]
@@ -48,6 +49,7 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class _Launch:
     step: int
+    generation: int
     decode: tuple[str, ...]
     prefill: tuple[PrefillChunk, ...]
     ticket: Any
@@ -68,10 +70,10 @@ class Pipeline:
             self._executor.start(request)
         if plan.decode:
             ticket = self._executor.launch_decode(plan.decode)
-            self._in_flight.append(_Launch(plan.step, plan.decode, (), ticket))
+            self._in_flight.append(_Launch(plan.step, plan.generation, plan.decode, (), ticket))
         if plan.prefill:
             ticket = self._executor.launch_prefill(plan.prefill)
-            self._in_flight.append(_Launch(plan.step, (), plan.prefill, ticket))
+            self._in_flight.append(_Launch(plan.step, plan.generation, (), plan.prefill, ticket))
         solo = bool(plan.prefill) and not plan.decode
         stays = not any(chunk.completes_prompt for chunk in plan.prefill) if solo else bool(plan.decode)
         while len(self._in_flight) > stays:
@@ -81,4 +83,4 @@ class Pipeline:
 
     def _settle(self, launch: _Launch) -> Settled:
         tokens = self._executor.wait(launch.ticket)
-        return Settled(launch.step, launch.decode, launch.prefill, tokens)
+        return Settled(launch.step, launch.generation, launch.decode, launch.prefill, tokens)

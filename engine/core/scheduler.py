@@ -183,7 +183,7 @@ class Scheduler:
                 if row := self._running.get(request_id):
                     events += self._take_token(row, token, settled.step, now_s)
             record = StepRecord(
-                settled.step, self._generation, now_s, duration_s, work, settled.prefill,
+                settled.step, settled.generation, now_s, duration_s, work, settled.prefill,
                 len(self._running), len(self._waiting),
             )  # fmt: skip
             return record, events

@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten
 
 from engine.core.executor import ModelInfo
 from engine.core.plan import PrefillChunk
-from engine.core.request import Request, SamplingParams
+from engine.core.request import Request
 from engine.mlx_backend.forward import Forward
 from engine.mlx_backend.launches import Launches, Ticket
 from engine.mlx_backend.model import LoadedModel
@@ -40,23 +40,6 @@ class MlxExecutor:
     def batched(self) -> bool:
         """Whether several rows share a decode step; false for models whose caches cannot be joined."""
         return self._ready().batched
-
-    def warmup(self) -> None:
-        """Runs a prompt and a few tokens, so that no request waits for kernels to be built."""
-        sampling = SamplingParams(temperature=1.0, top_p=0.9, seed=0)
-        ids = tuple(f"warmup-{number}" for number in range(2))
-        chunks = []
-        for request_id in ids:
-            prompt = [0] * min(64, self._info.context_tokens // 2)
-            self.start(
-                Request(id=request_id, prompt=prompt, max_tokens=2, arrived_at_s=0.0, sampling=sampling)
-            )
-            chunks.append(PrefillChunk(request_id, 0, len(prompt), completes_prompt=True))
-        self.wait(self.launch_prefill(tuple(chunks)))
-        for rows in (ids[:1], ids):
-            self.wait(self.launch_decode(rows))
-        for request_id in ids:
-            self.release(request_id)
 
     def start(self, request: Request) -> None:
         forward = self._ready()

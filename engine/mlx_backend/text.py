@@ -1,8 +1,9 @@
-"""Text to tokens and back: chat templates, streaming decode, stop strings. Imports nothing of MLX."""
+"""Text to tokens and back: chat templates, streaming decode. Imports nothing of MLX."""
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,9 +28,11 @@ class Tokenizer:
 
     Attributes:
         eos_tokens: ids that end an answer.
+        fingerprint: sha256 of its tokenizer.json; empty when it has none.
     """
 
-    def __init__(self, tokenizer: Any, eos_tokens: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, eos_tokens: Iterable[int] = (), fingerprint: str = "") -> None:
+        self.fingerprint = fingerprint
         self._tokenizer = tokenizer
         own = tokenizer.eos_token_id
         self.eos_tokens = frozenset(eos_tokens) | (frozenset() if own is None else frozenset({own}))
@@ -38,7 +41,9 @@ class Tokenizer:
     @classmethod
     def from_directory(cls, directory: Path, eos_tokens: Iterable[int] = ()) -> Tokenizer:
         """Reads the tokenizer of a model directory; `eos_tokens` are added to its own."""
-        return cls(AutoTokenizer.from_pretrained(str(directory)), eos_tokens)
+        definition = directory / "tokenizer.json"
+        fingerprint = hashlib.sha256(definition.read_bytes()).hexdigest() if definition.exists() else ""
+        return cls(AutoTokenizer.from_pretrained(str(directory)), eos_tokens, fingerprint)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt, with the special tokens the model wants around it."""
@@ -121,68 +126,6 @@ class WindowDetokenizer:
             self._context, self._held = self._held, []
             self._context_text = self._decode(self._context)
         return fresh
-
-
-class StopStrings:
-    """Lets a stream's text through up to the first stop string.
-
-    Text that may turn out to be the beginning of a stop string is held back until it cannot be one.
-
-    Attributes:
-        stopped: a stop string was seen; it and everything after it is swallowed.
-
-    Source: Knuth, Morris, Pratt, "Fast pattern matching in strings" (1977), one automaton a string, so
-    that a token costs its length however long the strings are.
-    """
-
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._stops = tuple(stop for stop in stops if stop)
-        self._tables = tuple(_failure_table(stop) for stop in self._stops)
-        self._matched = [0] * len(self._stops)
-        self._held = ""
-        self.stopped = False
-
-    def push(self, text: str) -> str:
-        """Text that is now safe to send."""
-        if self.stopped or not self._stops:
-            return "" if self.stopped else text
-        pending = self._held + text
-        for end, char in enumerate(text, start=len(self._held) + 1):
-            if completed := self._advance(char):
-                self.stopped, self._held = True, ""
-                return pending[: end - completed]
-        safe = len(pending) - max(self._matched)
-        self._held = pending[safe:]
-        return pending[:safe]
-
-    def finish(self) -> str:
-        """What was held back, when the stream ends without a stop string."""
-        held, self._held = self._held, ""
-        return held
-
-    def _advance(self, char: str) -> int:
-        """Moves every automaton on by one character; the length of the longest stop string it ends."""
-        completed = 0
-        for index, (stop, table) in enumerate(zip(self._stops, self._tables, strict=True)):
-            matched = self._matched[index]
-            while matched and stop[matched] != char:
-                matched = table[matched - 1]
-            matched += stop[matched] == char
-            self._matched[index] = matched
-            if matched == len(stop):
-                completed = max(completed, matched)
-        return completed
-
-
-def _failure_table(pattern: str) -> list[int]:
-    """For each prefix, the length of its longest proper suffix that is also a prefix."""
-    table, matched = [0] * len(pattern), 0
-    for index in range(1, len(pattern)):
-        while matched and pattern[index] != pattern[matched]:
-            matched = table[matched - 1]
-        matched += pattern[index] == pattern[matched]
-        table[index] = matched
-    return table
 
 
 def _byte_table(tokenizer: Any) -> list[bytes] | None:

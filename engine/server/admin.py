@@ -15,12 +15,12 @@ from starlette.responses import JSONResponse, Response
 from engine.config_store import ConfigChange, NothingKeptError, StaleGenerationError, Verdict
 from engine.core.config import config_schema
 from engine.core.errors import ConfigError
+from engine.core.step_json import step_to_mapping
 from engine.server.auth import AdminGuard
 from engine.server.errors import ApiError
 from engine.server.service import Service
 from engine.server.stats import summarize
 from engine.server.wire import read_bounded
-from engine.step_json import step_to_mapping
 
 _log = logging.getLogger(__name__)
 _MAX_CONFIG_BYTES = 1 << 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -21,10 +21,14 @@ class Tokenizer(Protocol):
 
     Attributes:
         eos_tokens: ids that end an answer.
+        fingerprint: sha256 of its tokenizer.json; empty when it has none.
     """
 
     @property
     def eos_tokens(self) -> frozenset[int]: ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -39,35 +43,62 @@ class Tokenizer(Protocol):
 
 
 class StopStrings:
-    """Cuts an answer before the first of some strings, and holds back what might begin one."""
+    """Lets a stream's text through up to the first stop string.
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
-        self._stops = tuple(stops)
+    Text that may turn out to be the beginning of a stop string is held back until it cannot be one.
+
+    Attributes:
+        stopped: a stop string was seen; it and everything after it is swallowed.
+
+    Source: Knuth, Morris, Pratt, "Fast pattern matching in strings" (1977), one automaton a string, so
+    that a token costs its length however long the strings are.
+    """
+
+    def __init__(self, stops: Iterable[str] = ()) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._tables = tuple(_failure_table(stop) for stop in self._stops)
+        self._matched = [0] * len(self._stops)
         self._held = ""
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The text that may be shown; `stopped` says whether the answer is over."""
-        if not self._stops or self.stopped:
+        """Text that is now safe to send."""
+        if self.stopped or not self._stops:
             return "" if self.stopped else text
-        self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
-            self.stopped = True
-            shown, self._held = self._held[: min(found)], ""
-            return shown
-        keep = max(_overlap(self._held, stop) for stop in self._stops)
-        cut = len(self._held) - keep
-        shown, self._held = self._held[:cut], self._held[cut:]
-        return shown
+        pending = self._held + text
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            if completed := self._advance(char):
+                self.stopped, self._held = True, ""
+                return pending[: end - completed]
+        safe = len(pending) - max(self._matched)
+        self._held = pending[safe:]
+        return pending[:safe]
 
     def finish(self) -> str:
-        """What was held back of an answer that ended otherwise."""
-        shown, self._held = self._held, ""
-        return shown
+        """What was held back, when the stream ends without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, char: str) -> int:
+        """Moves every automaton on by one character; the length of the longest stop string it ends."""
+        completed = 0
+        for index, (stop, table) in enumerate(zip(self._stops, self._tables, strict=True)):
+            matched = self._matched[index]
+            while matched and stop[matched] != char:
+                matched = table[matched - 1]
+            matched += stop[matched] == char
+            self._matched[index] = matched
+            if matched == len(stop):
+                completed = max(completed, matched)
+        return completed
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+def _failure_table(pattern: str) -> list[int]:
+    """For each prefix, the length of its longest proper suffix that is also a prefix."""
+    table, matched = [0] * len(pattern), 0
+    for index in range(1, len(pattern)):
+        while matched and pattern[index] != pattern[matched]:
+            matched = table[matched - 1]
+        matched += pattern[index] == pattern[matched]
+        table[index] = matched
+    return table

@@ -31,6 +31,7 @@ from engine.core.scheduler import Scheduler, run_step
 from engine.mlx_backend import executor as executor_module
 from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import LoadedModel
+from engine.warmup import warm_up
 from tests.benchmarks.random_model import add_shape_flags, build
 
 STREAM_PROMPT_TOKENS = 64
@@ -156,7 +157,7 @@ def main() -> None:
     if args.peer:
         peer_rows(model, long, args)
     executor = MlxExecutor(LoadedModel(model, None, info))  # type: ignore[arg-type]
-    executor.warmup()
+    warm_up(executor, time.perf_counter)
     for streams in args.streams:
         for early in args.early:
             executor_module._EARLY_SHARE = early

@@ -10,12 +10,12 @@ from engine.core.cost_model import Work
 from engine.core.events import StepRecord
 from engine.core.plan import PrefillChunk
 from engine.core.request import Request
+from engine.core.step_json import read_steps
 from engine.core.timeline import Timeline
 from engine.core.trace import read_trace
 from engine.recorder import LineWriter, RecordError, StepRecorder, TraceRecorder, prefix_hashes
 from engine.server.service import Caller
 from engine.server.stats import EndedRequest
-from engine.step_json import read_steps
 from tests.engine.fakes import DEADLINE_S
 
 RECORD = StepRecord(3, 1, 2.5, 0.5, Work(1, 8, 32.0), (PrefillChunk("a", 0, 8, True),), 1, 0)

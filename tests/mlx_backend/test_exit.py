@@ -16,13 +16,14 @@ from tests.mlx_backend.tiny_models import make_tiny_model
 STARTS = int(os.environ.get("EVENFLOW_EXIT_STARTS", "3"))
 
 PROGRAM = """
-import sys, threading
+import sys, threading, time
 from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import load_model
+from engine.warmup import warm_up
 
 def own_the_device():
     executor = MlxExecutor(load_model(sys.argv[1]))
-    executor.warmup()
+    warm_up(executor, time.perf_counter)
     executor.close()
 
 thread = threading.Thread(target=own_the_device)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from engine.mlx_backend.text import REPLACEMENT, StopStrings, Tokenizer
+from engine.mlx_backend.text import REPLACEMENT, Tokenizer
 from tests.mlx_backend.tiny_models import make_tiny_model
 
 any_text = st.text(max_size=60)
@@ -92,53 +91,3 @@ def test_a_conversation_ends_where_the_answer_begins(byte_level: Tokenizer) -> N
 def test_a_model_without_chat_template_says_so(byte_fallback: Tokenizer) -> None:
     with pytest.raises(ValueError, match="no chat template"):
         byte_fallback.encode_chat([{"role": "user", "content": "hi"}])
-
-
-def pushed(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
-    matcher = StopStrings(stops)
-    text = "".join(matcher.push(piece) for piece in pieces)
-    return text + matcher.finish(), matcher.stopped
-
-
-def test_a_stop_string_over_several_tokens_never_leaks() -> None:
-    matcher = StopStrings(["END"])
-    assert [matcher.push(piece) for piece in ("so E", "N", "D more", "x")] == ["so ", "", "", ""]
-    assert matcher.stopped
-    assert matcher.finish() == ""
-
-
-def test_a_false_beginning_is_let_go() -> None:
-    matcher = StopStrings(["END"])
-    assert [matcher.push(piece) for piece in ("E", "N", "E", "X")] == ["", "", "EN", "EX"]
-
-
-def test_of_two_stop_strings_ending_together_the_longer_counts() -> None:
-    assert pushed(["b", "ab"], ["xa", "b"]) == ("x", True)
-
-
-@given(
-    pieces=st.lists(small_alphabet),
-    stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4),
-)
-def test_text_goes_through_up_to_the_first_stop_string(pieces: list[str], stops: list[str]) -> None:
-    whole = "".join(pieces)
-    ends = {stop: whole.find(stop) + len(stop) for stop in stops if stop in whole}
-    text, stopped = pushed(stops, pieces)
-    assert stopped == bool(ends)
-    if not ends:
-        assert text == whole
-    else:
-        end = min(ends.values())
-        longest = max(len(stop) for stop in stops if whole[:end].endswith(stop))
-        assert text == whole[: end - longest]
-
-
-@given(
-    text=any_text,
-    cuts=st.lists(st.integers(0, 60)),
-    stops=st.lists(st.text(min_size=1, max_size=3), max_size=3),
-)
-def test_how_text_is_cut_does_not_matter(text: str, cuts: list[int], stops: list[str]) -> None:
-    bounds = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
-    pieces = [text[a:b] for a, b in pairwise(bounds)]
-    assert pushed(stops, pieces) == pushed(stops, [text])

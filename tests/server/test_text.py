@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +46,21 @@ def test_nothing_is_held_back_that_cannot_begin_a_stop_string(pieces: list[str])
 @pytest.mark.parametrize("pieces", [["xEND", "more"], ["xE", "N", "D"], ["x", "END"]])
 def test_nothing_follows_a_stop(pieces: list[str]) -> None:
     assert run(["END"], pieces) == ("x", True)
+
+
+def test_of_two_stop_strings_ending_together_the_longer_counts() -> None:
+    assert run(["b", "ab"], ["xa", "b"]) == ("x", True)
+
+
+@given(
+    text=st.text(max_size=60),
+    cuts=st.lists(st.integers(0, 60)),
+    stops=st.lists(st.text(min_size=1, max_size=3), max_size=3),
+)
+def test_how_text_is_cut_does_not_matter(text: str, cuts: list[int], stops: list[str]) -> None:
+    bounds = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(bounds)]
+    assert run(stops, pieces) == run(stops, [text])
 
 
 def test_without_stop_strings_all_text_passes_at_once() -> None:

@@ -99,7 +99,8 @@ def test_a_killed_study_goes_on(tmp_path: Path) -> None:
     assert code == 0, err
     check_result(read_json(out))
     trials = read_json(run_tuner(tmp_path, "show", "killed", "--json")[1])["trials"]
-    assert [trial["kind"] for trial in trials].count("baseline") == 1
+    # A run that a busy machine spoiled is kept beside the one that counts.
+    assert [(t["kind"], t["status"]) for t in trials].count(("baseline", "done")) == 1
     assert "running" not in {trial["status"] for trial in trials}
 
 
