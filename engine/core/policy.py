@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import CostModel, Work
@@ -29,9 +29,18 @@ class Unread:
 
 @dataclass(slots=True)
 class TokenBudget:
-    """So many tokens for all prompts together."""
+    """So many tokens for all prompts together.
+
+    Attributes:
+        least_tokens: a chunk shorter than this that does not complete its prompt is not worth its fixed
+            cost. How large that is nobody has told; a quarter of the budget bounds the waste.
+    """
 
     tokens: int
+    least_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.least_tokens = self.tokens // 4
 
     def fits(self, prompt: Unread, share: float, extends: bool) -> int:
         """Tokens of the prompt that `share` of what is left pays for.
@@ -47,11 +56,21 @@ class TokenBudget:
 
 @dataclass(slots=True)
 class TimeBudget:
-    """So many seconds for all prompts together, and no more tokens than pace dares."""
+    """So many seconds for all prompts together, and no more tokens than pace dares.
+
+    Attributes:
+        least_tokens: a chunk shorter than this that does not complete its prompt would cost more for
+            being a chunk than for its tokens.
+    """
 
     seconds: float
     tokens: int
     pace: Pace
+
+    @property
+    def least_tokens(self) -> int:
+        costs = self.pace.costs
+        return int(costs.chunk_s / costs.prefill_token_s) if costs.prefill_token_s else 0
 
     def fits(self, prompt: Unread, share: float, extends: bool) -> int:
         seconds = self.seconds * share + (self._fixed_s if extends else 0.0)
@@ -130,8 +149,10 @@ def _share(
         if budget.fits(rest, 1.0, prompt.request_id in taken) == rest.num_tokens:
             _take(prompt, rest.num_tokens, budget, taken)
     for prompt in ordered:
-        rest = _rest(prompt, taken)
-        _take(prompt, budget.fits(rest, 1.0, prompt.request_id in taken), budget, taken)
+        rest, extends = _rest(prompt, taken), prompt.request_id in taken
+        fits = budget.fits(rest, 1.0, extends)
+        if extends or fits >= budget.least_tokens:
+            _take(prompt, fits, budget, taken)
     return tuple(_chunk(prompt, taken[prompt.request_id]) for prompt in unread if prompt.request_id in taken)
 
 

@@ -27,7 +27,12 @@ def test_short_prompts_are_packed_into_one_budget() -> None:
 
 
 def test_the_budget_is_a_total_over_prompts() -> None:
-    assert plan(unread(50, 50, 50), prefill_chunk_tokens=64) == {"p0": 50, "p1": 14}
+    assert plan(unread(50, 50, 50), prefill_chunk_tokens=80) == {"p0": 50, "p1": 30}
+
+
+def test_a_scrap_of_budget_is_not_worth_a_chunk_that_completes_nothing() -> None:
+    assert plan(unread(60, 500), prefill_chunk_tokens=64) == {"p0": 60}
+    assert plan(unread(60, 4), prefill_chunk_tokens=64) == {"p0": 60, "p1": 4}
 
 
 def test_shortest_first_still_gives_the_oldest_its_share() -> None:
@@ -52,7 +57,7 @@ def test_whole_reads_one_prompt_in_one_pass() -> None:
 
 
 def test_a_completing_chunk_says_so() -> None:
-    chunks = plan_prefill(unread(64, 10), STREAMS, parse_config({"prefill_chunk_tokens": 70}), KNOWN)
+    chunks = plan_prefill(unread(40, 60), STREAMS, parse_config({"prefill_chunk_tokens": 70}), KNOWN)
     assert [chunk.completes_prompt for chunk in chunks] == [True, False]
 
 
