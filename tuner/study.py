@@ -230,9 +230,14 @@ class Search:
         return self._runner.known(config, self._plan.seed, self._abort_s) is not None
 
     def _has_time(self) -> bool:
-        """Whether another run fits before the time that the confirmation needs."""
+        """Whether another run fits before the time that the confirmation needs.
+
+        As long as there is nothing to confirm, the whole budget goes into finding something.
+        """
         run_s = self._runner.typical_run_s(self._plan.expected_run_s)
-        return self._budget.left_s > (self._plan.replicates + 1) * run_s
+        near = ABORT_RATIO * self._plan.slo_pause_s
+        to_confirm = any(trial.is_complete and _pause(trial) <= near for trial in self._runner.trials)
+        return self._budget.left_s > run_s * (1 + self._plan.replicates * to_confirm)
 
     def _announce_search(self, done: int, baseline: Trial) -> None:
         best = self._candidates(baseline)

@@ -61,6 +61,13 @@ def test_nothing_keeps_the_slo(bench: StudyBench) -> None:
     assert (result.smallest.worst_pause_s or 0.0) > SLO_S
 
 
+def test_no_verdict_without_a_search(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path, budget_s=60.0)
+    bench.run(FakeServer(bench.clock, floor_s=0.6))
+    kinds = [trial.kind for trial in bench.studies.trials(bench.study)]
+    assert kinds.count(TrialKind.SEARCH) >= 3
+
+
 def test_chunking_off_wins_when_it_keeps_the_slo(bench: StudyBench) -> None:
     result = bench.run(FakeServer(bench.clock, token_s=0.0001))
     assert result.winner is not None
