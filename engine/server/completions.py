@@ -162,6 +162,7 @@ class ModelRoutes:
         # Refused here, before any byte of a response; nothing is awaited until somebody owns the stream.
         stream = self._service.open(wanted, body.stops, caller)
         if body.stream:
+            stream.shows_every_token = body.options.counts_tokens
             name = self._service.served_name
             renderer = EventRenderer(shape, request_id, name, len(prompt), body.options)
             return EventStream(stream, renderer, self._service.leave, headers, self._keep_alive_s)

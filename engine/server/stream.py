@@ -47,6 +47,10 @@ class Stream:
 
     Detokenising happens here and not on the engine thread, which waits for nothing but the device:
     while it waits, this runs.
+
+    Attributes:
+        shows_every_token: a token whose text is held back (half a character, a stop string's beginning)
+            still makes a delta, with no text: a pause of the text alone is no pause of the server.
     """
 
     def __init__(self, request: Request, detokenizer: Detokenizer, stops: StopStrings) -> None:
@@ -54,6 +58,7 @@ class Stream:
         self.end: End | None = None
         self.last_token_at_s: float | None = None
         self.worst_pause_s = 0.0
+        self.shows_every_token = False
         self._detokenizer = detokenizer
         self._stops = stops
         self._unread: list[Delta] = []
@@ -97,7 +102,7 @@ class Stream:
             self._waiter.set_result(None)
 
     def _show(self, text: str) -> None:
-        if not text:
+        if not text and not (self.shows_every_token and self._unsent_tokens):
             return
         last = self._last
         step, at_s = (last.step, last.at_s) if last else (0, self.request.arrived_at_s)

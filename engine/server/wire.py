@@ -43,6 +43,11 @@ class StreamOptions(BaseModel):
     include_timings: bool = False
     continuous_usage_stats: bool = False
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the client wants to know of each token, not only of text."""
+        return self.include_timings or self.continuous_usage_stats
+
 
 class TextPart(BaseModel):
     model_config = ConfigDict(strict=True)
