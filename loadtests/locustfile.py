@@ -40,7 +40,7 @@ _PROGRESS_EVERY_S = 0.5
 def _add_options(parser: Any) -> None:
     parser.add_argument("--job", default="", include_in_web_ui=False, help="play this job file and end")
     parser.add_argument("--result", default="", include_in_web_ui=False, help="where the job's result goes")
-    parser.add_argument("--api-key", default="", is_secret=True, help="sent as a bearer token")
+    parser.add_argument("--api-key-file", default="", help="its first line is sent as a bearer token")
     parser.add_argument("--long-prompt-tokens", type=int, default=900, help="of the users with long prompts")
 
 
@@ -48,6 +48,10 @@ def _add_options(parser: Any) -> None:
 def _choose_users(environment: Any, **_: Any) -> None:
     has_job = bool(environment.parsed_options.job)
     environment.user_classes = [ScheduleUser] if has_job else [ChatUser, LongPromptUser]
+
+
+def _read_key(path: str) -> str | None:
+    return Path(path).read_text(encoding="utf-8").split("\n")[0].strip() if path else None
 
 
 class ScheduleUser(User):
@@ -78,7 +82,9 @@ class _StreamingUser(User):
     max_tokens = 80
 
     def on_start(self) -> None:
-        self._target = Target(self.host or "", api_key=self.environment.parsed_options.api_key or None)
+        self._target = Target(
+            self.host or "", api_key=_read_key(self.environment.parsed_options.api_key_file)
+        )
         self._model, self._book = model_name(self._target), PromptBook(self._target)
 
     @task

@@ -56,7 +56,7 @@ def confirm(
     budget: Budget,
     announcer: Announcer,
 ) -> Confirmation:
-    """Tries candidates in turn until one stands.
+    """Tries candidates in turn until one stands with a margin; failing that, the first that stood narrowly.
 
     Args:
         candidates: cheapest first.
@@ -65,20 +65,27 @@ def confirm(
     limit_s = CONFIRM_MARGIN * slo_pause_s
     seeds = [plan_seed + _SEEDS_PER_ROUND * (runner.study.round + 1) + i for i in range(replicates)]
     queue = _Queue(candidates, nearest, limit_s, slo_pause_s)
+    narrow: tuple[Trial, ...] = ()
     for tried, candidate in enumerate(queue):
         if tried and budget.left_to_confirm_s < replicates * runner.typical_run_s(0.0):
-            return Confirmation(out_of_time=True)
-        announcer.doing(f"confirming {describe(candidate.config)} on fresh traffic")
-        runs = _replicate(candidate.config, seeds, runner, limit_s, allowed_lost_rate)
+            return Confirmation(narrow, out_of_time=True)
+        shown = describe(candidate.config)
+        announcer.doing(f"confirming {shown} on fresh traffic")
+        runs = _replicate(candidate.config, seeds, runner, slo_pause_s, allowed_lost_rate)
         worst = max((run.worst_pause_s or 0.0 for run in runs), default=0.0)
-        if len(runs) == replicates and _keeps(runs[-1], limit_s, allowed_lost_rate):
-            announcer.done(f"confirmed {describe(candidate.config)}", f"worst pause {worst:.2f} s")
+        kept = len(runs) == replicates and _keeps(runs[-1], slo_pause_s, allowed_lost_rate)
+        if kept and worst <= limit_s:
+            announcer.done(f"confirmed {shown}", f"worst pause {worst:.2f} s")
             return Confirmation(tuple(runs))
-        announcer.done(
-            f"{describe(candidate.config)} did not stand", f"paused {worst:.2f} s on fresh traffic"
-        )
+        if kept:
+            announcer.done(
+                f"{shown} kept the SLO narrowly", f"worst pause {worst:.2f} s; trying for a margin"
+            )
+            narrow = narrow or tuple(runs)
+        else:
+            announcer.done(f"{shown} did not stand", f"paused {worst:.2f} s on fresh traffic")
         queue.demote(candidate, worst)
-    return Confirmation()
+    return Confirmation(narrow)
 
 
 def _replicate(

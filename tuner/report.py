@@ -144,9 +144,11 @@ def no_config_line(slo_pause_s: float, result: Result) -> str:
         return f"no config keeps a pause of {slo_pause_s:g} s: nothing streamed"
     price = smallest.long_ttft_p95_s
     cost = "" if price is None else f", with long prompts waiting {price:.2f} s"
+    bound = "at least " if smallest.is_bound else ""
+    fresh = " on fresh traffic" if smallest.worst_pause_s <= slo_pause_s else ""
     return (
-        f"no config keeps a pause of {slo_pause_s:g} s; the smallest pause reached is "
-        f"{smallest.worst_pause_s:.2f} s ({describe(smallest.config)}{cost})"
+        f"no config keeps a pause of {slo_pause_s:g} s{fresh}; the smallest pause reached is "
+        f"{bound}{smallest.worst_pause_s:.2f} s ({describe(smallest.config)}{cost})"
     )
 
 

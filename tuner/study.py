@@ -286,6 +286,15 @@ class Search:
         seen = [trial for trial in self._runner.trials if trial.worst_pause_s is not None]
         return min(seen, key=lambda trial: (trial.is_bound, _pause(trial)), default=self._runner.trials[0])
 
+    def _smallest_of_configs(self) -> Outcome:
+        """The config whose worst run paused least: one lucky run is no promise."""
+        by_config: dict[SchedulerConfig, list[Trial]] = {}
+        for trial in self._settled():
+            if trial.worst_pause_s is not None:
+                by_config.setdefault(trial.config, []).append(trial)
+        outcomes = [pool(trials) for trials in by_config.values()]
+        return min(outcomes, key=_promise, default=pool([self._runner.trials[0]]))
+
     def _result(self, baseline: Trial, rule: Trial | None, verdict: Confirmation) -> Result:
         live = [t for t in self._runner.trials if t.is_complete]
         ttfts = ((t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in live)
@@ -295,7 +304,7 @@ class Search:
             rule_of_thumb=pool([rule]) if rule else None,
             winner=pool(verdict.runs) if verdict.runs else None,
             winner_number=verdict.runs[0].number if verdict.runs else None,
-            smallest=pool([self._smallest()]),
+            smallest=self._smallest_of_configs(),
             live_trials=len(self._settled()),
             simulated_trials=self._num_simulated,
             simulator_error_ttft=relative_error(ttfts),
@@ -316,6 +325,10 @@ def out_of_reach(capacity: Capacity, config: SchedulerConfig) -> Result:
         num_requests=0,
     )
     return Result(smallest=floor)
+
+
+def _promise(outcome: Outcome) -> float:
+    return float("inf") if outcome.worst_pause_s is None else outcome.worst_pause_s
 
 
 def _pause(trial: Trial) -> float:

@@ -54,6 +54,12 @@ def test_a_winner_that_fails_on_fresh_traffic_is_demoted(bench: StudyBench) -> N
     assert (result.winner.worst_pause_s or 9.0) <= SLO_S
 
 
+def test_a_narrow_winner_is_better_than_none(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock, floor_s=0.42, growth=lambda seed: 1.0 if seed == 1 else 1.07))
+    assert result.winner is not None
+    assert 0.95 * SLO_S < (result.winner.worst_pause_s or 0.0) <= SLO_S
+
+
 def test_nothing_keeps_the_slo(bench: StudyBench) -> None:
     result = bench.run(FakeServer(bench.clock, floor_s=0.6))
     assert result.winner is None
