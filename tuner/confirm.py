@@ -14,7 +14,7 @@ from tuner.announce import Announcer
 from tuner.budget import Budget
 from tuner.objective import ABORT_RATIO, CONFIRM_MARGIN, lost_rate
 from tuner.runner import Runner
-from tuner.search_space import MIN_CHUNK_TOKENS, describe, step_down
+from tuner.search_space import describe, step_down
 from tuner.store.models import TrialKind
 from tuner.trials import Trial
 
@@ -113,7 +113,11 @@ class _Queue:
     def __init__(
         self, candidates: Sequence[Trial], nearest: Trial, limit_s: float, slo_pause_s: float
     ) -> None:
-        self._waiting = [_Candidate(trial.config, trial.worst_pause_s) for trial in candidates]
+        kept = (
+            nearest.is_complete and nearest.worst_pause_s is not None and nearest.worst_pause_s <= slo_pause_s
+        )
+        first = candidates or ([nearest] if kept else [])
+        self._waiting = [_Candidate(trial.config, trial.worst_pause_s) for trial in first]
         self._nearest = _Candidate(nearest.config, nearest.worst_pause_s)
         self._within_reach = (nearest.worst_pause_s or float("inf")) <= ABORT_RATIO * slo_pause_s
         self._limit_s = limit_s
@@ -139,5 +143,5 @@ class _Queue:
             if (candidate.pause_s or 0.0) * self._growth <= self._limit_s:
                 return candidate
         lower = step_down(self._nearest.config)
-        smallest = lower.prefill_chunk_tokens < MIN_CHUNK_TOKENS or lower == self._nearest.config
+        smallest = lower == self._nearest.config
         return None if smallest or not self._within_reach else _Candidate(lower, None)

@@ -132,10 +132,10 @@ def fixed_chunks(base: SchedulerConfig, chunk_tokens: int) -> SchedulerConfig:
 
 
 def step_down(config: SchedulerConfig) -> SchedulerConfig:
-    """The same config with three tenths less work between two decode steps."""
+    """The same config with three tenths less work between two decode steps, down to the smallest chunk."""
     if config.prefill_policy is PrefillPolicy.PACED:
         return dataclasses.replace(config, pause_target_s=round(config.pause_target_s * _STEP_DOWN, 4))
-    return fixed_chunks(config, max(1, int(config.prefill_chunk_tokens * _STEP_DOWN)))
+    return fixed_chunks(config, max(MIN_CHUNK_TOKENS, int(config.prefill_chunk_tokens * _STEP_DOWN)))
 
 
 def num_changes(config: SchedulerConfig, base: SchedulerConfig) -> int:
