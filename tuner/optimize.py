@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from tuner.traffic import Traffic
 
 # No config makes a stream faster than its own decode steps.
 _FLOOR_SHARE = 0.9
+_BUSY_LOAD = 0.75
 _BUSY_ERROR = 0.35
 _UNLIMITED_KV = 1 << 40
 
@@ -103,6 +105,7 @@ class _Session:
             self._wanted.engine, self._wanted.model, self._wanted.backend, self._options.keys
         )
         client = choice.connect()
+        self._check_load()
         if self._options.selftest:
             self._check_client()
         server = stack.enter_context(serving(choice, client, self._announcer))
@@ -133,6 +136,15 @@ class _Session:
         return subject, result
 
     # -- set-up ----------------------------------------------------------------------------------------
+
+    def _check_load(self) -> None:
+        """Two programs that compute at once on a few cores slow each other down many times over."""
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        if load > _BUSY_LOAD * cores:
+            self._announcer.warn(
+                f"this machine is busy already (load {load:.1f} on {cores} cores): what is measured now is "
+                "worse than it will be; close other programs for numbers that hold"
+            )
 
     def _check_client(self) -> None:
         self._announcer.doing("checking the load client")
