@@ -224,7 +224,8 @@ class Search:
         return sum(t.kind is TrialKind.SEARCH and t.round == round_ for t in self._settled())
 
     def _settled(self) -> list[Trial]:
-        return [t for t in self._runner.trials if t.status not in (TrialStatus.LOST, TrialStatus.INVALID)]
+        unscored = (TrialStatus.LOST, TrialStatus.INVALID, TrialStatus.SUSPECT)
+        return [trial for trial in self._runner.trials if trial.status not in unscored]
 
     def _is_known(self, config: SchedulerConfig) -> bool:
         return self._runner.known(config, self._plan.seed, self._abort_s) is not None

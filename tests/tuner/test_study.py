@@ -164,6 +164,31 @@ def test_a_wrong_simulator_does_not_pass_a_config_that_breaks_the_slo(bench: Stu
     assert result.simulator_error_pause == pytest.approx(0.5)
 
 
+def test_a_stall_that_does_not_happen_again_is_not_the_configs_fault(bench: StudyBench) -> None:
+    def stalls_once(seed: int) -> float:
+        return 4.0 if server.configs.count(server.configs[-1]) == 1 and keeps(server.configs[-1]) else 1.0
+
+    def keeps(config: SchedulerConfig) -> bool:
+        return config.prefill_policy is PrefillPolicy.FIXED and config.prefill_chunk_tokens == 128
+
+    server = FakeServer(bench.clock, growth=stalls_once)
+    result = bench.run(server, FakeServer(bench.clock))
+    assert result.rule_of_thumb is not None
+    assert keeps(result.rule_of_thumb.config)
+    set_aside = [t for t in bench.studies.trials(bench.study) if t.status is TrialStatus.SUSPECT]
+    assert len(set_aside) == 1
+    assert "predicted" in set_aside[0].problems
+
+
+def test_a_stall_that_happens_again_counts(bench: StudyBench) -> None:
+    server = FakeServer(bench.clock, growth=lambda seed: 2.0)
+    result = bench.run(server, FakeServer(bench.clock))
+    suspects = [t for t in bench.studies.trials(bench.study) if t.status is TrialStatus.SUSPECT]
+    assert suspects
+    assert result.winner is not None
+    assert (result.winner.worst_pause_s or 9.0) <= SLO_S
+
+
 def test_every_request_of_a_trial_is_kept(bench: StudyBench) -> None:
     bench.run(FakeServer(bench.clock))
     trial = bench.studies.trials(bench.study)[0]

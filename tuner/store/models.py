@@ -28,6 +28,7 @@ class TrialStatus(StrEnum):
     ABORTED = "aborted"  # stopped early: its worst pause is a lower bound
     CRASHED = "crashed"
     INVALID = "invalid"  # the client spoiled it
+    SUSPECT = "suspect"  # paused far beyond its prediction, and was run again
     LOST = "lost"  # its process ended before it did
 
 

@@ -175,6 +175,15 @@ class Studies:
         trial.status, trial.problems = TrialStatus.LOST, "interrupted"
         self._save(trial)
 
+    def mark_suspect(self, study: StudyRow, number: int, why: str) -> None:
+        """Keeps a run without scoring it, because it was made again."""
+        query = select(TrialRow).where(TrialRow.study_id == study.id, TrialRow.number == number)
+        with self._session() as session:
+            trial = session.exec(query).one()
+            trial.status, trial.problems = TrialStatus.SUSPECT, why
+            session.add(trial)
+            session.commit()
+
     def add_apply(self, row: ApplyRow) -> ApplyRow:
         return self._save(row)
 
