@@ -33,13 +33,15 @@ class SimulatedEvaluator:
         schedule = self.schedule_for(seed)
         arrivals = [_arrival(request) for request in schedule.requests]
         measured = {request.id for request in schedule.requests if request.measured}
-        run = simulate(arrivals, config, self.costs, self.model, abort_pause_s=abort_pause_s)
+        run = simulate(
+            arrivals, config, self.costs, self.model, abort_pause_s=abort_pause_s, watched=measured
+        )
         records = tuple(record for record in run.records if record.id in measured)
         threshold = schedule.long_prompt_tokens
         summary = summarise(records, self.slo, long_prompt_tokens=threshold)
-        worst = summary.worst_pause_s
-        aborted = abort_pause_s is not None and worst is not None and worst > abort_pause_s
-        return Measurement(summary=summary, long_prompt_tokens=threshold, records=records, aborted=aborted)
+        return Measurement(
+            summary=summary, long_prompt_tokens=threshold, records=records, aborted=run.aborted
+        )
 
 
 def _arrival(scheduled: ScheduledRequest) -> Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from engine.core.admission import Refused
@@ -25,11 +25,13 @@ class Simulation:
     Attributes:
         plans: every step's plan, in order.
         records: one per arrival, in order of arrival.
+        aborted: stopped at a pause beyond the limit; what had not ended by then says nothing.
     """
 
     records: list[RequestRecord] = field(default_factory=list)
     plans: list[StepPlan] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    aborted: bool = False
 
 
 def simulate(
@@ -40,6 +42,7 @@ def simulate(
     *,
     noise: Callable[[], float] | None = None,
     abort_pause_s: float | None = None,
+    watched: Container[str] | None = None,
 ) -> Simulation:
     """Serves `arrivals` to their ends under `config`.
 
@@ -47,8 +50,9 @@ def simulate(
         arrivals: requests with `arrived_at_s` on the virtual clock; a prompt may be a `range`.
         noise: factor for each launch's predicted seconds.
         abort_pause_s: stop as soon as a stream has paused longer; what is inside is left unfinished.
+        watched: ids of the requests whose pauses count for that; all when None.
     """
-    return _Run(arrivals, config, costs, model, noise).until_done(abort_pause_s)
+    return _Run(arrivals, config, costs, model, noise, watched).until_done(abort_pause_s)
 
 
 class _Run:
@@ -59,12 +63,14 @@ class _Run:
         costs: CostModel,
         model: ModelInfo,
         noise: Callable[[], float] | None,
+        watched: Container[str] | None,
     ) -> None:
         self._clock = VirtualClock()
         self._scheduler = Scheduler(model, config, costs)
         self._pipeline = Pipeline(SimExecutor(model, costs, self._clock, noise))
         self._requests = sorted(arrivals, key=lambda request: request.arrived_at_s)
         self._next = 0
+        self._watched = {r.id for r in self._requests} if watched is None else watched
         self._tokens: dict[str, list[ContentEvent]] = {r.id: [] for r in self._requests}
         self._ends: dict[str, tuple[Outcome, float, str | None]] = {}
         self._worst_pause_s = 0.0
@@ -76,6 +82,7 @@ class _Run:
             self._admit_arrived()
             plan = run_step(self._scheduler, self._pipeline, self._clock, self._emit)
             self._result.plans.append(plan)
+        self._result.aborted = self._worst_pause_s > limit_s
         self._result.records = [self._record(request) for request in self._requests]
         return self._result
 
@@ -107,7 +114,7 @@ class _Run:
 
     def _take_token(self, event: TokenEvent) -> None:
         tokens = self._tokens[event.request_id]
-        if tokens:
+        if tokens and event.request_id in self._watched:
             self._worst_pause_s = max(self._worst_pause_s, event.at_s - tokens[-1].at_s)
         tokens.append(ContentEvent(event.at_s, 1, event.at_s))
 
@@ -115,13 +122,12 @@ class _Run:
         self._ends[event.request_id] = (Outcome.COMPLETED, self._clock(), None)
 
     def _record(self, request: Request) -> RequestRecord:
-        unfinished = (Outcome.UNFINISHED, self._clock(), None)
-        outcome, ended_at_s, error = self._ends.get(request.id, unfinished)
+        outcome, ended_at_s, error = self._ends.get(request.id) or self._unfinished(request)
         tokens = self._tokens[request.id]
         return RequestRecord(
             id=request.id,
             scheduled_at_s=request.arrived_at_s,
-            sent_at_s=request.arrived_at_s,
+            sent_at_s=None if outcome is Outcome.NEVER_SENT else request.arrived_at_s,
             planned_prompt_tokens=request.num_prompt_tokens,
             prompt_tokens=request.num_prompt_tokens,
             max_tokens=request.max_tokens,
@@ -131,3 +137,10 @@ class _Run:
             output_tokens=len(tokens),
             error=error,
         )
+
+    def _unfinished(self, request: Request) -> tuple[Outcome, float, str | None]:
+        """The end of a request that the run stopped before: inside, or not even arrived."""
+        now_s = self._clock()
+        if request.arrived_at_s > now_s:
+            return Outcome.NEVER_SENT, request.arrived_at_s, None
+        return Outcome.UNFINISHED, now_s, None

@@ -51,8 +51,25 @@ def test_a_broken_limit_stops_the_run_and_leaves_the_rest_unfinished() -> None:
     stopped = simulate(
         ambush(), parse_config({"prefill_policy": "whole"}), UNFITTED, MODEL, abort_pause_s=1.0
     )
+    assert stopped.aborted
     assert worst_pause_s(stopped.records) > 1.0
     assert Outcome.UNFINISHED in {r.outcome for r in stopped.records}
+
+
+def test_what_had_not_arrived_when_a_run_stopped_was_never_sent() -> None:
+    stopped = simulate(
+        ambush(), parse_config({"prefill_policy": "whole"}), UNFITTED, MODEL, abort_pause_s=1.0
+    )
+    late = stopped.records[-1]
+    assert (late.outcome, late.sent_at_s) == (Outcome.NEVER_SENT, None)
+    assert late.ended_at_s == late.scheduled_at_s
+
+
+def test_pauses_of_streams_that_are_not_watched_stop_nothing() -> None:
+    whole = parse_config({"prefill_policy": "whole"})
+    ran = simulate(ambush(), whole, UNFITTED, MODEL, abort_pause_s=1.0, watched={"long0", "long1"})
+    assert not ran.aborted
+    assert {r.outcome for r in ran.records} == {Outcome.COMPLETED}
 
 
 def test_the_simulation_makes_the_plans_of_a_scheduler_stepped_by_hand() -> None:
