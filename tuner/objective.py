@@ -67,9 +67,10 @@ def score(trial: Trial, slo_pause_s: float, allowed_lost_rate: float) -> Score:
         return CRASHED
     pause = trial.worst_pause_s
     return Score(
-        # A run that was stopped early says nothing of its TTFT; its pause rules it out anyway.
+        # A run that was stopped early says nothing of its TTFT, and what it never sent was not lost; its
+        # pause rules it out anyway.
         long_ttft_s=PENALTY_S if trial.is_bound or trial.long_ttft_p95_s is None else trial.long_ttft_p95_s,
         pause=1.0 if pause is None else pause / (SEARCH_MARGIN * slo_pause_s) - 1.0,
-        lost=(lost_rate(trial.counts) - allowed_lost_rate) / _LOST_UNIT,
+        lost=0.0 if trial.is_bound else (lost_rate(trial.counts) - allowed_lost_rate) / _LOST_UNIT,
         crash=0.0,
     )

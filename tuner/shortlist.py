@@ -72,7 +72,7 @@ def _tell(study: optuna.Study, trial: optuna.Trial, prediction: Prediction, limi
     summary = prediction.summary
     pause = summary.worst_pause_s or 0.0
     trial.set_constraint("pause", pause / (SEARCH_MARGIN * limit_s) - 1.0)
-    trial.set_constraint("shed", lost_rate(summary.counts))
+    trial.set_constraint("shed", 0.0 if prediction.aborted else lost_rate(summary.counts))
     study.tell(trial, PENALTY_S if prediction.aborted else _ttft(prediction))
 
 
