@@ -27,6 +27,7 @@ from typing import Any
 import gevent
 from locust import User, between, events, task
 
+from engine.core.keys import parse_keys
 from loadtests.player import Player, stream_record
 from loadtests.prompts import PromptBook, bodies
 from loadtests.schedule import ScheduledRequest
@@ -40,7 +41,7 @@ _PROGRESS_EVERY_S = 0.5
 def _add_options(parser: Any) -> None:
     parser.add_argument("--job", default="", include_in_web_ui=False, help="play this job file and end")
     parser.add_argument("--result", default="", include_in_web_ui=False, help="where the job's result goes")
-    parser.add_argument("--api-key-file", default="", help="its first line is sent as a bearer token")
+    parser.add_argument("--api-key-file", default="", help="its first key is sent as a bearer token")
     parser.add_argument("--long-prompt-tokens", type=int, default=900, help="of the users with long prompts")
 
 
@@ -51,7 +52,7 @@ def _choose_users(environment: Any, **_: Any) -> None:
 
 
 def _read_key(path: str) -> str | None:
-    return Path(path).read_text(encoding="utf-8").split("\n")[0].strip() if path else None
+    return next(iter(parse_keys(Path(path).read_text(encoding="utf-8"))), None) if path else None
 
 
 class ScheduleUser(User):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.core.keys import parse_keys
 from tuner.engine_client import EngineClient, Keys
 from tuner.errors import EngineError, StudyError, TunerError
 from tuner.store.models import StudyRow, StudyStatus
@@ -133,13 +134,13 @@ def read_key(path: Path | None, variable: str | None) -> str | None:
     if path is None:
         return variable or None
     try:
-        words = path.read_text(encoding="utf-8").split()
+        keys = parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise TunerError(f"cannot read key file {path}: {reason}") from error
-    if not words:
+    if not keys:
         raise TunerError(f"key file {path} is empty")
-    return words[0]
+    return keys[0]
 
 
 def stored_sizing(study: StudyRow) -> dict[str, Any]:
