@@ -27,12 +27,11 @@ from typing import Any
 import gevent
 from locust import User, between, events, task
 
-from engine.core.keys import parse_keys
 from loadtests.player import Player, stream_record
 from loadtests.prompts import PromptBook, bodies
 from loadtests.schedule import ScheduledRequest
 from loadtests.sse_client import ChatStream
-from loadtests.target import Target, model_name
+from loadtests.target import Target, first_key, model_name
 
 _PROGRESS_EVERY_S = 0.5
 
@@ -52,7 +51,7 @@ def _choose_users(environment: Any, **_: Any) -> None:
 
 
 def _read_key(path: str) -> str | None:
-    return next(iter(parse_keys(Path(path).read_text(encoding="utf-8"))), None) if path else None
+    return first_key(Path(path).read_text(encoding="utf-8")) if path else None
 
 
 class ScheduleUser(User):

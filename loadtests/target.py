@@ -43,6 +43,14 @@ class Target:
         return {"Content-Type": "application/json", **key, **self.headers}
 
 
+def first_key(text: str) -> str | None:
+    """The key that a client sends, of a key file as the server reads it: one a line, empty lines and lines
+    that begin with # do not count.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), None)
+
+
 def as_target(target: Target | str) -> Target:
     """`target`, or the plain server at that address."""
     return Target(target) if isinstance(target, str) else target

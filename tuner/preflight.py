@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.core.keys import parse_keys
+from loadtests.target import first_key
 from tuner.engine_client import EngineClient, Keys
 from tuner.errors import EngineError, StudyError, TunerError
 from tuner.store.models import StudyRow, StudyStatus
@@ -134,13 +134,13 @@ def read_key(path: Path | None, variable: str | None) -> str | None:
     if path is None:
         return variable or None
     try:
-        keys = parse_keys(path.read_text(encoding="utf-8"))
+        key = first_key(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise TunerError(f"cannot read key file {path}: {reason}") from error
-    if not keys:
+    if key is None:
         raise TunerError(f"key file {path} is empty")
-    return keys[0]
+    return key
 
 
 def stored_sizing(study: StudyRow) -> dict[str, Any]:
