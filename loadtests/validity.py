@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from engine.core.quantiles import nearest_rank
 from engine.core.records import Outcome, RequestRecord
-from engine.core.report import dispatch_lag, is_long, scored_ttft, worst_pause
+from engine.core.report import dispatch_lag, is_long, ttft, worst_pause
 from loadtests.schedule import Schedule
 
 PROBE_S = 0.005  # the loop-lag probe's sleeps
@@ -103,8 +102,10 @@ def _over(what: str, seconds: float | None, limit_s: float) -> list[str]:
 
 
 def _lag_limit(schedule: Schedule, records: Sequence[RequestRecord]) -> float:
-    long = [scored_ttft(r) for r in records if r.measured and is_long(r, schedule.long_prompt_tokens)]
-    return max(_MAX_LAG_S, _MAX_LAG_SHARE * median(long)) if long else _MAX_LAG_S
+    """A share of the median TTFT of the long requests that got an answer."""
+    long = (r for r in records if r.measured and is_long(r, schedule.long_prompt_tokens))
+    median = nearest_rank([seconds for r in long if (seconds := ttft(r)) is not None], 0.5)
+    return max(_MAX_LAG_S, _MAX_LAG_SHARE * (median or 0.0))
 
 
 def _client_noise(records: Sequence[RequestRecord], lags_until_stop_s: Sequence[float]) -> float | None:

@@ -92,3 +92,11 @@ def test_a_client_that_froze_itself_does_not_stop_a_run_for_the_server(lag_s: fl
     records = [waiting, dataclasses.replace(GOOD, id="b")]
     lags_s = [0.001] * 500 + [lag_s] + [0.001] * 9
     assert judge(SCHEDULE, records, loop_lags_s=lags_s, slo_pause_s=0.5, aborted=True).ok is ok
+
+
+def test_requests_without_an_answer_do_not_excuse_a_late_client() -> None:
+    refused = dataclasses.replace(
+        GOOD, id="b", sent_at_s=0.2, outcome=Outcome.REFUSED, http_status=429, events=(), prompt_tokens=None
+    )
+    validity = judge(SCHEDULE, [dataclasses.replace(GOOD), refused], slo_pause_s=0.5)
+    assert any("dispatch lag" in reason for reason in validity.reasons)
