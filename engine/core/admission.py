@@ -49,6 +49,7 @@ class Load:
     """What is inside already.
 
     Attributes:
+        num_waiting, waiting_prefill_tokens: of the queue beyond those that the next step starts.
         unread_s: predicted time to read every prompt inside, decode steps in between included.
         slot_wait_s: predicted time until a running slot and its KV are free; 0 when they are.
     """
@@ -96,7 +97,7 @@ def _overloaded(
     must_wait = load.slot_wait_s > 0 or load.num_waiting > 0
     if must_wait and load.num_waiting >= config.max_waiting_requests:
         message = f"{load.num_waiting} requests are waiting already; try again later"
-        return Refused(RefusalCode.QUEUE_FULL, message, max(load.slot_wait_s, drain_s))
+        return Refused(RefusalCode.QUEUE_FULL, message, drain_s)
     queued = load.waiting_prefill_tokens + request.num_prompt_tokens
     if must_wait and queued > config.max_waiting_prefill_tokens:
         message = f"{load.waiting_prefill_tokens} prompt tokens are waiting already; try again later"

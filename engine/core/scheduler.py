@@ -191,18 +191,23 @@ class Scheduler:
     # -- inside --------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> tuple[Request, ...]:
-        """Moves the head of the queue into the running set while slots and KV last."""
-        started = []
+        """Moves the head of the queue into the running set."""
+        starting = self._starting()
+        del self._waiting[: len(starting)]
+        self._running |= {row.request.id: row for row in starting}
+        return tuple(row.request for row in starting)
+
+    def _starting(self) -> list[_Row]:
+        """The head of the queue, as far as slots and KV last: what the next plan starts."""
+        starting: list[_Row] = []
         budget = admission.kv_budget_tokens(self._config, self._model) - self._promised_kv()
-        while self._waiting and len(self._running) < self._config.max_running_requests:
-            request = self._waiting[0].request
+        for row in self._waiting[: max(0, self._config.max_running_requests - len(self._running))]:
             # A budget lowered below what one waiting request needs must not lock the queue for ever.
-            if request.num_kv_tokens > budget and self._running:
+            if row.request.num_kv_tokens > budget and (self._running or starting):
                 break
-            budget -= request.num_kv_tokens
-            self._running[request.id] = self._waiting.pop(0)
-            started.append(request)
-        return tuple(started)
+            budget -= row.request.num_kv_tokens
+            starting.append(row)
+        return starting
 
     def _plan_chunks(self, decoding: Work, now_s: float) -> tuple[PrefillChunk, ...]:
         if decoding.decode_rows and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk:
@@ -269,14 +274,14 @@ class Scheduler:
     # -- predictions ---------------------------------------------------------------------------------
 
     def _load(self, request: Request) -> Load:
-        unread = [
-            (r.num_prefilled, r.num_unread) for r in (*self._running.values(), *self._waiting) if r.num_unread
-        ]
+        starting = self._starting()
+        inside, waiting = [*self._running.values(), *starting], self._waiting[len(starting) :]
+        unread = [(r.num_prefilled, r.num_unread) for r in (*inside, *waiting) if r.num_unread]
         return Load(
-            num_waiting=len(self._waiting),
-            waiting_prefill_tokens=sum(row.num_unread for row in self._waiting),
+            num_waiting=len(waiting),
+            waiting_prefill_tokens=sum(row.num_unread for row in waiting),
             unread_s=self._reading_seconds(unread),
-            slot_wait_s=self._slot_wait_s(request),
+            slot_wait_s=self._slot_wait_s(request, inside, len(waiting)),
         )
 
     def _reading_seconds(self, prompts: list[tuple[int, int]]) -> float:
@@ -285,16 +290,16 @@ class Scheduler:
     def _decoding(self) -> Work:
         return Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
 
-    def _slot_wait_s(self, request: Request) -> float:
+    def _slot_wait_s(self, request: Request, inside: list[_Row], num_ahead: int) -> float:
         budget = admission.kv_budget_tokens(self._config, self._model)
-        fits = self._promised_kv() + request.num_kv_tokens <= budget
-        free = self._config.max_running_requests - len(self._running) if fits else 0
-        ahead = len(self._waiting)
-        if ahead < free:
+        fits = sum(row.request.num_kv_tokens for row in inside) + request.num_kv_tokens <= budget
+        free = self._config.max_running_requests - len(inside)
+        if fits and free > 0 and not num_ahead:
             return 0.0
-        step_s = self._pace.costs.seconds(self._decoding())
-        left = [self._output_tokens.left(r.request.max_tokens, r.num_sampled) for r in self._running.values()]
-        return forecast.slot_wait_seconds([n * step_s for n in left], ahead - free)
+        # All of them, also those still reading: they will be writing by the time a slot falls free.
+        step_s = self._pace.costs.seconds(Work.of_decode(row.depth for row in inside))
+        left = [self._output_tokens.left(r.request.max_tokens, r.num_sampled) for r in inside]
+        return forecast.slot_wait_seconds([n * step_s for n in left], num_ahead + max(0, -free))
 
 
 def _cause(settled: Settled, work: Work, duration_s: float) -> PauseCause:

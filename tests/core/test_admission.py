@@ -40,6 +40,21 @@ def test_a_queue_of_none_still_serves_while_slots_are_free() -> None:
     assert refusal(verdicts[1]).code is RefusalCode.QUEUE_FULL
 
 
+def test_a_slot_is_taken_while_its_prompt_is_still_being_read() -> None:
+    engine = Engine(max_running_requests=1, max_waiting_requests=0, solo_chunk_tokens=64)
+    engine.submit(request("reading", 1000))
+    engine.step()
+    (verdict,) = engine.submit(request("b"))
+    assert refusal(verdict).code is RefusalCode.QUEUE_FULL
+
+
+def test_a_burst_that_the_free_slots_hold_is_not_a_queue() -> None:
+    engine = Engine(max_running_requests=4, max_waiting_requests=0, max_waiting_prefill_tokens=10)
+    *held, beyond = engine.submit(*(request(f"r{i}", 50) for i in range(5)))
+    assert all(isinstance(verdict, Admitted) for verdict in held)
+    assert refusal(beyond).code is RefusalCode.QUEUE_FULL
+
+
 def test_waiting_prompt_tokens_are_bounded() -> None:
     engine = Engine(max_running_requests=1, max_waiting_prefill_tokens=500)
     verdicts = engine.submit(request("a", 10, 50), request("b", 400), request("c", 400))
