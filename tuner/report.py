@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from engine.core.quantiles import supported
 from tuner.search_space import describe
+from tuner.store.studies import finite
 from tuner.study import Result
+from tuner.terminal import in_seconds
 from tuner.trials import Outcome
 
 
@@ -40,8 +41,8 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
         "winner": _outcome(result.winner, trial=result.winner_number),
         "smallest_pause": _outcome(result.smallest),
         "simulator_error": {
-            "long_ttft_p95": _finite(result.simulator_error_ttft),
-            "worst_pause": _finite(result.simulator_error_pause),
+            "long_ttft_p95": finite(result.simulator_error_ttft),
+            "worst_pause": finite(result.simulator_error_pause),
         },
         "elapsed_s": round(subject.elapsed_s, 3),
         "db": subject.db,
@@ -53,19 +54,15 @@ def _outcome(outcome: Outcome | None, **more: Any) -> dict[str, Any] | None:
         return None
     return {
         "config": outcome.config.to_mapping(),
-        "long_ttft_p95_s": _finite(outcome.long_ttft_p95_s),
+        "long_ttft_p95_s": finite(outcome.long_ttft_p95_s),
         "long_ttft_n": outcome.long_ttft_n,
-        "worst_pause_s": _finite(outcome.worst_pause_s),
+        "worst_pause_s": finite(outcome.worst_pause_s),
         "worst_pause_is_bound": outcome.is_bound,
         "shed_rate": outcome.shed_rate,
         "replicates": outcome.replicates,
         "requests": outcome.num_requests,
         **more,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def to_text(subject: Subject, result: Result) -> str:
@@ -104,8 +101,7 @@ def _ttft_title(rows: list[tuple[str, Outcome, str]]) -> str:
 
 
 def _row(name: str, width: int, outcome: Outcome, note: str, slo_pause_s: float) -> str:
-    ttft = "–" if outcome.long_ttft_p95_s is None else f"{outcome.long_ttft_p95_s:.2f} s"
-    pause = "–" if outcome.worst_pause_s is None else f"{outcome.worst_pause_s:.2f} s"
+    ttft, pause = in_seconds(outcome.long_ttft_p95_s), in_seconds(outcome.worst_pause_s)
     kept = outcome.worst_pause_s is not None and outcome.worst_pause_s <= slo_pause_s
     bound = "≥ " if outcome.is_bound else ""
     mark = "✓" if kept and not outcome.is_bound else "✗"
@@ -170,5 +166,4 @@ def summary_of(stored: Mapping[str, Any]) -> str:
     if not winner:
         return "no config keeps the SLO"
     ttft, pause = winner.get("long_ttft_p95_s"), winner.get("worst_pause_s")
-    shown = "–" if ttft is None else f"{ttft:.2f} s"
-    return f"{shown} at {pause:.2f} s" if pause is not None else shown
+    return f"{in_seconds(ttft)} at {in_seconds(pause)}" if pause is not None else in_seconds(ttft)

@@ -18,6 +18,7 @@ from tuner.errors import EngineError
 from tuner.live import LiveServer
 from tuner.search_space import fixed_chunks, unchunked
 from tuner.sizing import Capacity
+from tuner.terminal import in_seconds
 
 DEFAULT_CHUNKS = (None, 2048, 1024, 512, 256)
 SMALLEST_TOKENS = 32
@@ -217,6 +218,4 @@ def _falls(rows: list[SweepRow]) -> bool:
 
 
 def _shown(row: SweepRow) -> str:
-    ttft_s = "–" if row.long_ttft_s is None else f"{row.long_ttft_s:.2f} s"
-    pause = "–" if row.worst_pause_s is None else f"{row.worst_pause_s:.2f} s"
-    return f"{ttft_s} at a worst pause of {pause}"
+    return f"{in_seconds(row.long_ttft_s)} at a worst pause of {in_seconds(row.worst_pause_s)}"

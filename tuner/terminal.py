@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from loadtests.run import Progress as RunProgress
 
 _DETAIL_COLUMN = 54
+
+
+def in_seconds(value: float | None) -> str:
+    """A measured duration; a dash when there is none."""
+    if value is None:
+        return "–"
+    return f"{value:.2f} s" if math.isfinite(value) else "∞"
 
 
 def about(seconds: float) -> str:

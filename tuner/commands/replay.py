@@ -9,6 +9,7 @@ import json
 from rich.console import Console
 
 from engine.core.errors import TraceError
+from engine.core.quantiles import supported
 from engine.core.report import TrialSummary, summarise
 from engine.core.slo import Slo
 from engine.core.trace import TraceRow
@@ -20,7 +21,7 @@ from loadtests.target import Target
 from loadtests.traces.files import open_trace
 from tuner.engine_client import EngineClient, Keys
 from tuner.errors import TunerError
-from tuner.terminal import TerminalAnnouncer
+from tuner.terminal import TerminalAnnouncer, in_seconds
 
 _CONTEXT_SHARE = 0.9
 
@@ -82,12 +83,19 @@ def _print(summary: TrialSummary, result: LoadResult, schedule: Schedule, as_jso
         return
     outcomes = ", ".join(f"{count} {name}" for name, count in summary.counts.items() if count)
     print(f"requests       {summary.num_scheduled}: {outcomes}")
-    print(f"worst pause    {_seconds(summary.worst_pause_s)} of {summary.num_streams} streams")
-    print(f"long TTFT      {_seconds(summary.long_ttft_p95_s)} (p95 of {summary.long_ttft_n})")
-    print(f"short TTFT     {_seconds(summary.short_ttft_p95_s)} (p95 of {summary.short_ttft_n})")
+    print(f"worst pause    {in_seconds(summary.worst_pause_s)} of {summary.num_streams} streams")
+    long = ttft_line(summary.long_ttft_p50_s, summary.long_ttft_p95_s, summary.long_ttft_n)
+    short = ttft_line(summary.short_ttft_p50_s, summary.short_ttft_p95_s, summary.short_ttft_n)
+    print(f"long TTFT      {long}")
+    print(f"short TTFT     {short}")
     low, high = summary.attainment_low, summary.attainment_high
     print(f"attainment     {summary.attainment:.0%} (95 % interval {low:.0%} to {high:.0%})")
 
 
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} s"
+def ttft_line(p50_s: float | None, p95_s: float | None, n: int) -> str:
+    """The highest percentile that `n` samples support; of very few the worst, which their p95 is."""
+    if supported(0.95, n):
+        return f"{in_seconds(p95_s)} (p95 of {n})"
+    if supported(0.5, n):
+        return f"{in_seconds(p50_s)} (median of {n})"
+    return f"{in_seconds(p95_s)} (worst of {n})"

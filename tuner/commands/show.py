@@ -16,6 +16,7 @@ from tuner.search_space import describe
 from tuner.store.database import open_database
 from tuner.store.models import StudyRow, TrialRow, TrialStatus
 from tuner.store.studies import Studies
+from tuner.terminal import in_seconds
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,21 +67,17 @@ def _cells(trial: TrialRow, slo_pause_s: float) -> list[str]:
     bound = "≥ " if trial.status is TrialStatus.ABORTED else ""
     mark = "" if pause is None else (" ✓" if pause <= slo_pause_s and not bound else " ✗")
     ttft = None if bound else trial.long_ttft_p95_s
-    predicted = f"{_seconds(trial.predicted_long_ttft_s)} / {_seconds(trial.predicted_worst_pause_s)}"
+    predicted = f"{in_seconds(trial.predicted_long_ttft_s)} / {in_seconds(trial.predicted_worst_pause_s)}"
     return [
         str(trial.number),
         trial.kind.value,
         describe(parse_config(trial.config)),
-        _seconds(ttft),
-        f"{bound}{_seconds(pause)}{mark}",
+        in_seconds(ttft),
+        f"{bound}{in_seconds(pause)}{mark}",
         "–" if trial.shed_rate is None else f"{trial.shed_rate:.0%}",
         predicted,
         trial.status.value + (f": {trial.problems}" if trial.problems else ""),
     ]
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} s"
 
 
 def _study(study: StudyRow) -> dict[str, Any]:

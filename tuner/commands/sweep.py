@@ -15,7 +15,7 @@ from tuner.live import LiveServer
 from tuner.serving import EngineChoice, serving
 from tuner.sizing import Capacity, Probe
 from tuner.sweep import DEFAULT_CHUNKS, Sweep, SweepPlan, SweepRow
-from tuner.terminal import TerminalAnnouncer
+from tuner.terminal import TerminalAnnouncer, in_seconds
 
 # The prompt is as long as this many seconds of unchunked reading, as in the table everybody knows.
 _READING_S = 3.0
@@ -106,16 +106,10 @@ def _line(row: SweepRow, longest: float) -> str:
     name = "unchunked" if row.chunk_tokens is None else f"{row.chunk_tokens:,}"
     overhead = "–" if row.prefill_overhead is None else f"{row.prefill_overhead:+.0%}"
     drawn = _bar(row.long_ttft_s, row.worst_pause_s, longest)
-    return (
-        f"{name:>10}{_seconds(row.long_ttft_s):>12}{_seconds(row.worst_pause_s):>13}{overhead:>10}   {drawn}"
-    )
+    return f"{name:>10}{in_seconds(row.long_ttft_s):>12}{in_seconds(row.worst_pause_s):>13}{overhead:>10}   {drawn}"
 
 
 def _bar(ttft_s: float | None, pause_s: float | None, longest: float) -> str:
     whole = round(_BAR * (ttft_s or 0.0) / longest)
     paused = min(whole, max(1, round(_BAR * (pause_s or 0.0) / longest)))
     return "░" * paused + "█" * (whole - paused)
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} s"
