@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,15 +11,17 @@ import numpy.typing as npt
 from engine.core.cost_model import CostModel, Work
 from engine.core.errors import FitError
 from engine.core.events import StepRecord
+from engine.core.quantiles import nearest_rank
 
 Array = npt.NDArray[np.float64]
 
-_PREFILL = slice(0, 3)
-_DECODE = slice(3, 6)
-_MIN_RECORDS = 8
-# A launch this many times slower than the fit says was spent on something else (another process, a
-# first compilation) and would bend the fit; its place is in the error, not in the coefficients.
+_MIN_STEPS = 8
+# A step this many times slower or quicker than the fit says was spent on something else (another process,
+# a first compilation) or was timed badly, and would bend the fit.
 _OUTLIER_RATIO = 3.0
+# Errors are relative, but a step far shorter than usual is mostly a badly timed one: none weighs more than
+# a step of this share of the median.
+_LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class Fit:
     """A fitted model and how far to trust it.
 
     Attributes:
-        prefill_error: median absolute relative error on held-out launches; likewise `decode_error`.
+        prefill_error: median absolute relative error on held-out steps that read; `decode_error` on
+            those that only decode.
     """
 
     costs: CostModel
@@ -37,56 +40,85 @@ class Fit:
     num_decodes: int
 
 
-def fit_cost_model(records: Sequence[StepRecord]) -> Fit:
-    """Non-negative least squares on relative errors, prefill and decode apart.
+@dataclass(frozen=True, slots=True)
+class _Step:
+    work: Work
+    duration_s: float
 
-    Relative weights, because a launch of 10 ms must be predicted as well as one of 1 s.
+
+def fit_cost_model(records: Sequence[StepRecord]) -> Fit:
+    """Non-negative least squares on relative errors of whole steps.
+
+    Relative, because a step of 10 ms must be predicted as well as one of 1 s. Whole steps, because the
+    instant between the end of a chunk and of the decode that was launched with it is known badly.
 
     Raises:
-        FitError: fewer than 8 launches of either kind.
+        FitError: fewer than 8 steps that read, or than 8 that only decode.
     """
-    prefills = [r for r in records if r.prefill and r.duration_s > 0]
-    decodes = [r for r in records if r.work.decode_rows and r.duration_s > 0]
-    for kind, found in (("prefill", prefills), ("decode", decodes)):
-        if len(found) < _MIN_RECORDS:
-            raise FitError(f"{len(found)} {kind} launches are too few to fit; record at least {_MIN_RECORDS}")
-    prefill, prefill_error = _fit_terms(prefills, _PREFILL)
-    decode, decode_error = _fit_terms(decodes, _DECODE)
-    costs = CostModel(*(float(c) for c in (*prefill, *decode)))
-    return Fit(costs, prefill_error, decode_error, len(prefills), len(decodes))
+    steps = list(_merged(records))
+    reading = [step for step in steps if step.work.prefill_tokens]
+    decoding = [step for step in steps if not step.work.prefill_tokens]
+    for kind, found in (("prefill", reading), ("decode", decoding)):
+        if len(found) < _MIN_STEPS:
+            raise FitError(f"{len(found)} {kind} steps are too few to fit; record at least {_MIN_STEPS}")
+    trial = _fit([step for kind in (reading, decoding) for i, step in enumerate(kind) if i % 4 != 3])
+    return Fit(
+        costs=_fit(steps),
+        prefill_error=_error(trial, reading[3::4]),
+        decode_error=_error(trial, decoding[3::4]),
+        num_prefills=len(reading),
+        num_decodes=len(decoding),
+    )
 
 
-def _fit_terms(records: Sequence[StepRecord], terms: slice) -> tuple[Array, float]:
-    features = np.array([_features(r.work)[terms] for r in records], dtype=np.float64)
-    seconds = np.array([r.duration_s for r in records], dtype=np.float64)
-    held_out = np.arange(len(records)) % 4 == 3
-    trial = _robust_nnls(features[~held_out], seconds[~held_out])
-    errors = np.abs(features[held_out] @ trial / seconds[held_out] - 1)
-    return _robust_nnls(features, seconds), float(np.median(errors))
+def _merged(records: Sequence[StepRecord]) -> Iterator[_Step]:
+    """Joins chunks with the decode that ended after them."""
+    read: _Step | None = None
+    for record in records:
+        if record.duration_s <= 0:
+            continue
+        step = _Step(record.work, record.duration_s)
+        if read and record.prefill:
+            yield read
+        elif read:
+            step = _Step(read.work + step.work, read.duration_s + step.duration_s)
+        read = step if record.prefill else None
+        if read is None:
+            yield step
+    if read:
+        yield read
 
 
-def _features(work: Work) -> tuple[float, ...]:
-    return tuple(float(f) for f in work.features())
+def _error(costs: CostModel, steps: Sequence[_Step]) -> float:
+    errors = [abs(costs.seconds(step.work) / step.duration_s - 1) for step in steps]
+    return nearest_rank(errors, 0.5) or 0.0
 
 
-def _robust_nnls(features: Array, seconds: Array) -> Array:
-    first = _relative_nnls(features, seconds)
-    fits = seconds <= _OUTLIER_RATIO * np.maximum(features @ first, 1e-12)
-    return _relative_nnls(features[fits], seconds[fits]) if fits.any() else first
+def _fit(steps: Sequence[_Step]) -> CostModel:
+    first = _relative_nnls(steps)
+    ratios = [step.duration_s / max(first.seconds(step.work), 1e-12) for step in steps]
+    fits = [s for s, r in zip(steps, ratios, strict=True) if 1 / _OUTLIER_RATIO <= r <= _OUTLIER_RATIO]
+    return _relative_nnls(fits) if len(fits) >= _MIN_STEPS else first
 
 
-def _relative_nnls(features: Array, seconds: Array) -> Array:
-    weighted = features / seconds[:, None]
+def _relative_nnls(steps: Sequence[_Step]) -> CostModel:
+    features = np.array([step.work.features() for step in steps], dtype=np.float64)
+    seconds = np.array([step.duration_s for step in steps], dtype=np.float64)
+    weights = 1 / np.maximum(seconds, _LEAST_SHARE * np.median(seconds))
+    weighted = features * weights[:, None]
     scale = np.maximum(np.abs(weighted).max(axis=0), 1e-300)
-    solution: Array = nnls(weighted / scale, np.ones(len(seconds))) / scale
-    return solution
+    solution = nnls(weighted / scale, seconds * weights) / scale
+    return CostModel(*(float(value) for value in solution))
 
 
 def nnls(matrix: Array, target: Array) -> Array:
     """The x ≥ 0 that minimises |matrix · x − target|; exact, for a handful of columns.
 
-    Tries every set of active columns: with three columns that is seven small least squares, simpler
-    and safer than an active-set iteration. Args: matrix: (rows, columns).
+    Tries every set of active columns: with six columns that is 63 small least squares (a few ms), simpler
+    and safer than an active-set iteration.
+
+    Args:
+        matrix: (rows, columns).
     """
     num_columns = matrix.shape[1]
     best, best_error = np.zeros(num_columns), float(np.sum(target**2))

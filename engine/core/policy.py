@@ -56,7 +56,7 @@ class TokenBudget:
 
 @dataclass(slots=True)
 class TimeBudget:
-    """So many seconds for all prompts together, and no more tokens than pace dares.
+    """So many predicted seconds for all prompts together, and no more tokens than pace dares.
 
     Attributes:
         least_tokens: a chunk shorter than this that does not complete its prompt would cost more for
@@ -74,18 +74,18 @@ class TimeBudget:
 
     def fits(self, prompt: Unread, share: float, extends: bool) -> int:
         seconds = self.seconds * share + (self._fixed_s if extends else 0.0)
-        affordable = self.pace.chunk_tokens(seconds, prompt.start)
+        affordable = self.pace.costs.max_chunk_tokens(seconds, prompt.start)
         return min(prompt.num_tokens, affordable, int(self.tokens * share))
 
     def spend(self, prompt: Unread, num_tokens: int, extends: bool) -> None:
         self.tokens -= num_tokens
-        cost_s = self.pace.prefill_seconds(num_tokens, prompt.start)
+        cost_s = self.pace.costs.prefill_seconds(num_tokens, prompt.start)
         self.seconds -= cost_s - (self._fixed_s if extends else 0.0)
 
     @property
     def _fixed_s(self) -> float:
         """What a chunk costs however short it is; a longer one pays it only once."""
-        return self.pace.costs.chunk_s * self.pace.prefill_margin
+        return self.pace.costs.chunk_s
 
 
 def plan_prefill(
@@ -117,7 +117,7 @@ def _time_budget(unread: Sequence[Unread], decoding: Work, config: SchedulerConf
     joining = Work.of_decode([max(prompt.start + prompt.num_tokens for prompt in unread)])
     # One step, not two: the joining row adds its own cost to the streams' step.
     next_decode = replace(decoding + joining, num_decodes=1)
-    left_s = config.pause_target_s - pace.decode_seconds(next_decode)
+    left_s = config.pause_target_s / pace.margin - pace.costs.seconds(next_decode)
     return TimeBudget(left_s, pace.max_chunk_tokens, pace)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -26,12 +27,17 @@ def records(noise: float, outliers: int = 0) -> list[StepRecord]:
         decode = Work.of_decode(rng.randrange(10, 4000) for _ in range(rng.randrange(1, 9)))
         factor = 20.0 if index < outliers else 1 + rng.uniform(-noise, noise)
         prefill = Work.of_prefill(chunks)
-        made.append(record(prefill, TRUE.seconds(prefill) * factor, chunks))
+        together_s = TRUE.seconds(prefill + decode) * factor
+        if index % 3 == 0:  # launched together: only the sum is timed well
+            made.append(record(prefill, 0.9 * together_s, chunks))
+            made.append(record(decode, 0.1 * together_s))
+        elif index % 3 == 1:
+            made.append(record(prefill, TRUE.seconds(prefill) * factor, chunks))
         made.append(record(decode, TRUE.seconds(decode) * factor))
     return made
 
 
-def test_exact_records_give_the_exact_model() -> None:
+def test_exact_steps_give_the_exact_model() -> None:
     fit = fit_cost_model(records(noise=0))
     assert fit.costs.coefficients() == pytest.approx(TRUE.coefficients(), rel=1e-3)
     assert fit.prefill_error < 1e-6
@@ -42,6 +48,16 @@ def test_noise_and_a_few_stalls_do_not_bend_the_fit() -> None:
     for work in (Work.of_prefill([PrefillChunk("p", 2000, 256, False)]), Work.of_decode([500, 1500, 2500])):
         assert fit.costs.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.05)
     assert 0 < fit.prefill_error < 0.2
+
+
+def test_one_step_timed_far_too_short_does_not_decide_the_fit() -> None:
+    exact = records(noise=0)
+    first = next(i for i, r in enumerate(exact) if not r.prefill)
+    fit = fit_cost_model(
+        [*exact[:first], dataclasses.replace(exact[first], duration_s=1e-6), *exact[first + 1 :]]
+    )
+    work = Work.of_decode([500, 1500, 2500])
+    assert fit.costs.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.01)
 
 
 def test_too_few_records_are_refused_with_the_number_wanted() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from engine.core.cost_model import UNFITTED, Work
 from engine.core.pace import Pace
 from engine.core.plan import PrefillChunk
@@ -9,38 +11,48 @@ from engine.sim.simulate import simulate
 from tests.core.fakes import MODEL, Engine, request
 
 CHUNK = Work.of_prefill([PrefillChunk("p", 0, 100, False)])
+DECODE = Work.of_decode([100, 200])
+STEP_S = UNFITTED.seconds(CHUNK + DECODE)
 
 
 def fed(ratios: list[float], proven: bool = True) -> Pace:
     pace = Pace(UNFITTED, proven)
     for ratio in ratios:
         pace.note(CHUNK, UNFITTED.seconds(CHUNK) * ratio)
+        pace.note(DECODE, UNFITTED.seconds(DECODE) * ratio)
     return pace
 
 
-def test_slow_launches_shrink_the_chunk_and_a_lone_stall_does_not() -> None:
-    steady, slow, one_stall = fed([1.0] * 64), fed([1.4] * 64), fed([1.0] * 63 + [20.0])
-    assert slow.chunk_tokens(0.4, 0) < steady.chunk_tokens(0.4, 0)
-    assert one_stall.chunk_tokens(0.4, 0) == steady.chunk_tokens(0.4, 0)
+def test_slow_steps_widen_the_margin_and_a_lone_stall_does_not() -> None:
+    assert fed([1.4] * 64).margin == pytest.approx(1.4)
+    assert fed([1.0] * 63 + [20.0]).margin == pytest.approx(1.0)
 
 
-def test_fast_launches_never_stretch_the_chunk_beyond_the_model() -> None:
-    assert fed([0.5] * 64).chunk_tokens(0.4, 0) == fed([1.0] * 64).chunk_tokens(0.4, 0)
+def test_fast_steps_never_narrow_it_below_the_model() -> None:
+    assert fed([0.5] * 64).margin == 1.0
+
+
+def test_where_a_step_is_cut_between_chunk_and_decode_does_not_matter() -> None:
+    pace = Pace(UNFITTED, proven=True)
+    for _ in range(64):
+        pace.note(CHUNK, 0.9 * STEP_S)
+        pace.note(DECODE, 0.1 * STEP_S)
+    assert pace.margin == pytest.approx(1.0)
 
 
 def test_an_unproven_model_is_used_with_care_and_only_doubles_what_was_tried() -> None:
     pace = Pace(UNFITTED)
-    assert pace.chunk_tokens(10.0, 0) == 32
+    assert pace.margin == 1.5
+    assert pace.max_chunk_tokens == 32
     pace.note(CHUNK, 0.1)
-    assert pace.chunk_tokens(10.0, 0) == 200
-    assert pace.prefill_seconds(100, 0) > UNFITTED.prefill_seconds(100, 0)
+    assert pace.max_chunk_tokens == 200
 
 
 def test_doubt_brings_the_first_care_back() -> None:
     pace = fed([1.0] * 64, proven=False)
-    trusted = pace.prefill_margin
+    assert pace.margin == pytest.approx(1.0)
     pace.doubt()
-    assert pace.prefill_margin > trusted
+    assert pace.margin == 1.5
 
 
 def test_a_machine_that_slows_down_keeps_its_pause_target() -> None:
