@@ -94,7 +94,7 @@ def _add_optimize(commands: Any) -> None:
     add("--replay", metavar="TRACE", help="replay recorded traffic instead")
     _add_target(parser)
     add("--trials", type=_positive, default=12, metavar="N", help="live search trials (default %(default)s)")
-    add("--budget", type=_duration, default=270.0, metavar="10m", help="time for everything (default 4.5m)")
+    add("--budget", type=_duration, default=280.0, metavar="10m", help="time for everything (default 280s)")
     add("--study", metavar="NAME", help="name of the study; goes on with it when it exists")
     add("--seed", type=int, default=1, metavar="N", help="of the traffic (default %(default)s)")
     add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ from loadtests.selftest import run_selftest
 from tuner.asker import Asker
 from tuner.budget import Budget
 from tuner.engine_client import EngineClient, Keys, restoring
-from tuner.errors import Interrupted, StudyError, TunerError, UnfinishedError
+from tuner.errors import Interrupted, TunerError, UnfinishedError
 from tuner.live import LiveEvaluator, LiveServer
 from tuner.paths import DatabaseLocation
 from tuner.preflight import (
@@ -57,7 +57,7 @@ class Options:
 
     Attributes:
         num_trials: live search trials at most.
-        simulate: ask the simulator first.
+        num_simulated: configs tried in the simulator first; 0 leaves it out.
         selftest: check the load client first.
     """
 
@@ -185,11 +185,7 @@ class _Session:
         if stored:
             return Capacity.from_mapping(stored["capacity"])
         self._announcer.doing("measuring what this server can do")
-        _, context = server.client.model()
-        if context is None:
-            raise StudyError(f"{server.client.url} does not say how long its model's context is")
-        probe = Probe(server.client, server.setter, server.target, server.book, study.seed)
-        capacity = probe.measure(server.setter.original.config, study.slo_pause_s, context)
+        capacity = Probe(server, study.seed).measure(study.slo_pause_s)
         self._announce_capacity(capacity, study.slo_pause_s)
         sizing = {"capacity": capacity.to_mapping(), "scale": traffic.scale}
         self._studies.update(study, sizing=sizing)
@@ -254,7 +250,7 @@ class _Session:
         return Budget(max(enough, self._wanted.budget_s - used), time.monotonic)
 
 
-def _schedules(traffic: Traffic, sizing: Sizing) -> Any:
+def _schedules(traffic: Traffic, sizing: Sizing) -> Callable[[int], Schedule]:
     @cache
     def schedule_for(seed: int) -> Schedule:
         return traffic.build(seed, sizing)

@@ -8,19 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.core.config import SchedulerConfig
 from engine.core.cost_fit import Fit, fit_cost_model
 from engine.core.cost_model import CostModel, Work
 from engine.core.errors import FitError
 from engine.core.events import StepRecord
 from engine.core.quantiles import nearest_rank
 from loadtests.errors import LoadTestError
-from loadtests.prompts import PromptBook
 from loadtests.run import run_load
 from loadtests.schedule import Schedule, ScheduledRequest, Sizing
-from loadtests.target import Target
-from tuner.engine_client import ConfigSetter, EngineClient
 from tuner.errors import EngineError
+from tuner.live import LiveServer
 from tuner.search_space import fixed_chunks, unchunked
 
 _FIRST_PROBE_TOKENS = 64
@@ -81,41 +78,44 @@ class Capacity:
 
 
 class Probe:
-    """Sends probe requests and reads the step records they leave.
+    """Sends probe requests and reads the step records they leave. Every probe's config differs from the
+    server's own in chunking only.
 
     Args:
-        base: every probe's config differs from it in chunking only.
+        seed: of the prompts.
     """
 
-    def __init__(
-        self, client: EngineClient, setter: ConfigSetter, target: Target, book: PromptBook, seed: int
-    ) -> None:
-        self._client = client
-        self._setter = setter
-        self._target = target
-        self._book = book
+    def __init__(self, server: LiveServer, seed: int) -> None:
+        self._server = server
+        self._client = server.client
+        self._setter = server.setter
+        self._base = server.setter.original.config
         self._seed = seed
         self._num_probes = 0
         self._records: list[StepRecord] = []
         # The engine remembers old steps of other loads; only what follows is ours.
-        self._after = max((seq for seq, _ in client.steps(0)), default=0)
+        self._after = max((seq for seq, _ in self._client.steps(0)), default=0)
 
-    def measure(self, base: SchedulerConfig, slo_pause_s: float, context_tokens: int) -> Capacity:
+    def measure(self, slo_pause_s: float) -> Capacity:
         """Runs every probe: prompts alone, unchunked and in chunks, then streams with nobody reading.
 
         Raises:
-            EngineError: the target does not serve them, or its records do not explain a cost model.
+            EngineError: the target does not serve them, does not say how long its model's context is, or its
+                records do not explain a cost model.
         """
-        self._setter.put(unchunked(base), "sizing: unchunked")
+        _, context_tokens = self._client.model()
+        if context_tokens is None:
+            raise EngineError(f"{self._client.url} does not say how long its model's context is")
+        self._setter.put(unchunked(self._base), "sizing: unchunked")
         longest = self._grow(_ENOUGH_SLOS * slo_pause_s, context_tokens // 2)
-        generation = self._probe_chunks(base, longest)
+        generation = self._probe_chunks(longest)
         self._stream(longest, generation)
         fit = self._fit()
         if max(fit.prefill_error, fit.decode_error) > _POOR_FIT:
             self._records = []  # what ran first may have been compiled meanwhile
-            self._setter.put(unchunked(base), "sizing: once more")
+            self._setter.put(unchunked(self._base), "sizing: once more")
             self._read(longest)
-            self._stream(longest, self._probe_chunks(base, longest))
+            self._stream(longest, self._probe_chunks(longest))
             fit = self._fit()
         return Capacity(
             costs=fit.costs,
@@ -140,18 +140,18 @@ class Probe:
                 return tokens
             tokens *= 2
 
-    def _probe_chunks(self, base: SchedulerConfig, longest: int) -> int:
+    def _probe_chunks(self, longest: int) -> int:
         """Reads prompts alone in chunks of two sizes, to tell depth and chunk count apart; the generation."""
         for share in (8, 4):
             chunk = max(_MIN_PROBE_CHUNK, longest // share)
-            config = dataclasses.replace(fixed_chunks(base, chunk), solo_chunk_tokens=chunk)
+            config = dataclasses.replace(fixed_chunks(self._base, chunk), solo_chunk_tokens=chunk)
             generation = self._setter.put(config, f"sizing: chunks of {chunk}")
             self._read(longest)
         return generation
 
     def _read(self, tokens: int) -> float:
         """Seconds the device took for a prompt with nobody else there."""
-        prompt = self._book.prompt(self._request("read", tokens, 1, 0.0))
+        prompt = self._server.book.prompt(self._request("read", tokens, 1, 0.0))
         self._client.ask(prompt.text, 1)
         return sum(record.duration_s for record in self._collect() if record.prefill)
 
@@ -167,7 +167,7 @@ class Probe:
             long_prompt_tokens=longest,
         )  # fmt: skip
         try:
-            run_load(schedule, self._target, book=self._book, expected_generation=generation)
+            run_load(schedule, self._server.target, book=self._server.book, expected_generation=generation)
         except LoadTestError as error:
             raise EngineError(str(error)) from error
         self._collect()

@@ -10,8 +10,7 @@ import json
 from rich.console import Console
 
 from tuner.engine_client import Keys, restoring
-from tuner.errors import EngineError, UsageError
-from tuner.live import LiveServer
+from tuner.errors import UsageError
 from tuner.serving import EngineChoice, serving
 from tuner.sizing import Capacity, Probe
 from tuner.sweep import DEFAULT_CHUNKS, Sweep, SweepPlan, SweepRow
@@ -33,7 +32,7 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
         server = stack.enter_context(serving(choice, client, announcer))
         stack.enter_context(restoring(server.setter, announcer.warn))
         announcer.doing("measuring what this server can do")
-        capacity = _measure(server, arguments.seed)
+        capacity = Probe(server, arguments.seed).measure(_PROBE_PAUSE_S)
         plan = SweepPlan(
             chunks=chunks or DEFAULT_CHUNKS,
             go_on=chunks is None,
@@ -60,14 +59,6 @@ def _parse_chunks(text: str | None) -> tuple[int | None, ...] | None:
         wrong = repr(bad[0] if bad else text)
         raise UsageError(f"--chunks: {wrong} is not a chunk size; write it like whole,2048,1024,512")
     return tuple(None if word == "whole" else int(word) for word in words)
-
-
-def _measure(server: LiveServer, seed: int) -> Capacity:
-    _, context = server.client.model()
-    if context is None:
-        raise EngineError(f"{server.client.url} does not say how long its model's context is")
-    probe = Probe(server.client, server.setter, server.target, server.book, seed)
-    return probe.measure(server.setter.original.config, _PROBE_PAUSE_S, context)
 
 
 def _prompt_tokens(wanted: int | None, capacity: Capacity) -> int:
@@ -105,8 +96,9 @@ def table(rows: list[SweepRow]) -> list[str]:
 def _line(row: SweepRow, longest: float) -> str:
     name = "unchunked" if row.chunk_tokens is None else f"{row.chunk_tokens:,}"
     overhead = "–" if row.prefill_overhead is None else f"{row.prefill_overhead:+.0%}"
+    ttft, pause = in_seconds(row.long_ttft_s), in_seconds(row.worst_pause_s)
     drawn = _bar(row.long_ttft_s, row.worst_pause_s, longest)
-    return f"{name:>10}{in_seconds(row.long_ttft_s):>12}{in_seconds(row.worst_pause_s):>13}{overhead:>10}   {drawn}"
+    return f"{name:>10}{ttft:>12}{pause:>13}{overhead:>10}   {drawn}"
 
 
 def _bar(ttft_s: float | None, pause_s: float | None, longest: float) -> str:
