@@ -33,10 +33,6 @@ class Measurement:
     generation: int | None = None
     elapsed_s: float = 0.0
 
-    @property
-    def valid(self) -> bool:
-        return self.crash is None and self.summary is not None and not self.problems
-
 
 class Evaluator(Protocol):
     """Runs a profile's traffic against a config.

@@ -91,6 +91,22 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
     Raises:
         TunerError: the file cannot be read or holds nothing to replay.
     """
+    rows, block = read_trace(path)
+    window_s = scale or budget_s / RUNS_PER_BUDGET
+    name = Path(path).name
+
+    def build(seed: int, sizing: Sizing) -> Schedule:
+        return _build_replay(rows, seed, sizing, window_s, block, name)
+
+    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, build)
+
+
+def read_trace(path: str) -> tuple[list[TraceRow], int]:
+    """A trace's rows, at least one, and the tokens of its prefix blocks.
+
+    Raises:
+        TunerError: the file cannot be read or holds no request.
+    """
     try:
         trace = open_trace(path)
         rows = list(trace.rows)
@@ -98,13 +114,7 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
         raise TunerError(str(error)) from error
     if not rows:
         raise TunerError(f"{path}: the trace holds no request")
-    window_s = scale or budget_s / RUNS_PER_BUDGET
-    name = Path(path).name
-
-    def build(seed: int, sizing: Sizing) -> Schedule:
-        return _build_replay(rows, seed, sizing, window_s, trace.header.block, name)
-
-    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, build)
+    return rows, trace.header.block
 
 
 def _build_replay(

@@ -1,4 +1,4 @@
-"""What a stream's user is promised, and how durations are written."""
+"""What a stream's user is promised, and how durations are read."""
 
 from __future__ import annotations
 
@@ -31,15 +31,6 @@ class Slo:
         return {"pause_s": self.pause_s, "ttft_long_s": self.ttft_long_s, "ttft_short_s": self.ttft_short_s}
 
 
-# A reader notices a stop of about a quarter of a second and loses the thread at about one
-# (Nielsen, "Usability Engineering", 1993, chapter 5: 0.1 s, 1 s and 10 s).
-SLO_CLASSES: dict[str, Slo] = {
-    "voice": Slo(0.2),
-    "chat": Slo(0.5),
-    "background": Slo(2.0),
-}
-
-
 def parse_duration(text: str) -> float:
     """Seconds of "500ms", "0.5s", "2m" or "1h".
 
@@ -51,23 +42,3 @@ def parse_duration(text: str) -> float:
     if not 0.0 < seconds < math.inf:
         raise ValueError(f"{text!r} is not a duration: {_FORMS}")
     return seconds
-
-
-def format_duration(seconds: float) -> str:
-    """The shortest of the forms `parse_duration` reads, to a microsecond: "80ms", "0.5s", "2m".
-
-    Raises:
-        ValueError: not a positive finite number.
-    """
-    if not 0.0 < seconds < math.inf:
-        raise ValueError(f"{seconds!r} is not a duration: {_FORMS}")
-    if seconds < 0.1:
-        return _plain(max(seconds, 1e-6) * 1000) + "ms"
-    if seconds >= 60 and seconds % 60 == 0:
-        return _plain(seconds / 60) + "m"
-    return _plain(seconds) + "s"
-
-
-def _plain(value: float) -> str:
-    text = f"{value:.6f}"
-    return text.rstrip("0").rstrip(".")

@@ -36,11 +36,6 @@ class MlxExecutor:
     def info(self) -> ModelInfo:
         return self._info
 
-    @property
-    def batched(self) -> bool:
-        """Whether several rows share a decode step; false for models whose caches cannot be joined."""
-        return self._ready().batched
-
     def start(self, request: Request) -> None:
         forward = self._ready()
         output = min(request.max_tokens, _PREALLOCATED_OUTPUT_TOKENS)

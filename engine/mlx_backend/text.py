@@ -6,21 +6,11 @@ import codecs
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import AutoTokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
-
-class Detokenizer(Protocol):
-    """One stream's tokens as text, as they come."""
-
-    def push(self, token: int) -> str:
-        """Text that this token completes; empty while a character is still incomplete."""
-
-    def finish(self) -> str:
-        """What is left at the end; an incomplete character becomes U+FFFD."""
 
 
 class Tokenizer:
@@ -49,9 +39,7 @@ class Tokenizer:
         """Tokens of a plain prompt, with the special tokens the model wants around it."""
         return list(self._tokenizer.encode(text))
 
-    def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Tokens of a conversation up to where the assistant's answer begins.
 
         Raises:
@@ -61,7 +49,7 @@ class Tokenizer:
             raise ValueError("this model has no chat template; use /v1/completions")
         try:
             tokens = self._tokenizer.apply_chat_template(
-                list(messages), tools=tools, add_generation_prompt=True, return_dict=False
+                list(messages), add_generation_prompt=True, return_dict=False
             )
         except Exception as error:  # a template is a program of the model's author
             raise ValueError(f"the model's chat template refuses these messages: {error}") from error
@@ -73,7 +61,7 @@ class Tokenizer:
             self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self) -> ByteDetokenizer | WindowDetokenizer:
         """A fresh decoder for one stream."""
         return WindowDetokenizer(self) if self._token_bytes is None else ByteDetokenizer(self._token_bytes)
 

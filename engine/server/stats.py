@@ -40,9 +40,6 @@ class Log(Generic[T]):
         """All that is remembered, oldest first."""
         return list(self._entries)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:

@@ -12,23 +12,22 @@ from engine.core.errors import TraceError
 from engine.core.quantiles import supported
 from engine.core.report import TrialSummary, summarise
 from engine.core.slo import Slo
-from engine.core.trace import TraceRow
 from loadtests.errors import LoadTestError
 from loadtests.replay import ReplayOptions, schedule_from_trace
 from loadtests.run import LoadResult, run_load
 from loadtests.schedule import Schedule
 from loadtests.target import Target
-from loadtests.traces.files import open_trace
 from tuner.engine_client import EngineClient, Keys
 from tuner.errors import TunerError
 from tuner.terminal import TerminalAnnouncer, in_seconds
+from tuner.traffic import read_trace
 
 _CONTEXT_SHARE = 0.9
 
 
 def run(arguments: argparse.Namespace, keys: Keys) -> int:
     """Replays a trace and prints what came of it. Raises: TunerError, Interrupted."""
-    rows, block = _read(arguments.trace)
+    rows, block = read_trace(arguments.trace)
     with contextlib.closing(EngineClient(arguments.to, keys)) as client:
         _, context = client.model()
     options = ReplayOptions(
@@ -48,15 +47,6 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
     summary = summarise(result.records, slo, long_prompt_tokens=schedule.long_prompt_tokens)
     _print(summary, result, schedule, arguments.json)
     return 0
-
-
-def _read(path: str) -> tuple[list[TraceRow], int]:
-    """Its rows, and the tokens of a prefix block."""
-    try:
-        trace = open_trace(path)
-        return list(trace.rows), trace.header.block
-    except TraceError as error:
-        raise TunerError(str(error)) from error
 
 
 def _play(
