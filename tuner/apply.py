@@ -35,7 +35,7 @@ class Applied:
 
     @property
     def verdict(self) -> str:
-        """As stored: `applied`, `kept`, `taken back`, `no data` or `overtaken`."""
+        """As stored: `applied`, `kept`, `taken back`, `undecided`, `no data` or `overtaken`."""
         if self.overtaken:
             return "overtaken"
         if self.decision is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.core.records import Outcome
+from engine.core.records import LOST
 from tuner.store.models import TrialStatus
 from tuner.trials import Trial
 
@@ -22,7 +22,6 @@ ABORT_RATIO = 1.15
 PENALTY_S = 1e6
 # Ten lost requests in a hundred weigh as much as a pause at twice its limit.
 _LOST_UNIT = 0.1
-_LOST = (Outcome.REFUSED, Outcome.FAILED, Outcome.NEVER_SENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ CRASHED = Score(long_ttft_s=PENALTY_S, pause=0.0, lost=0.0, crash=1.0)
 def lost_rate(counts: Mapping[str, int]) -> float:
     """Share of scheduled requests that were refused, failed or never sent; `counts` by outcome."""
     total = sum(counts.values())
-    return sum(counts.get(kind.value, 0) for kind in _LOST) / total if total else 0.0
+    return sum(counts.get(kind.value, 0) for kind in LOST) / total if total else 0.0
 
 
 def score(trial: Trial, slo_pause_s: float, allowed_lost_rate: float) -> Score:

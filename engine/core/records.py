@@ -22,6 +22,10 @@ class Outcome(StrEnum):
     NEVER_SENT = "never_sent"  # the client never wrote it
 
 
+# Never served: their TTFT counts as infinite, so that admission control cannot win by refusing.
+LOST = (Outcome.REFUSED, Outcome.FAILED, Outcome.NEVER_SENT)
+
+
 @dataclass(frozen=True, slots=True)
 class ContentEvent:
     """An SSE event that carried output.

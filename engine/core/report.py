@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.quantiles import nearest_rank, supported, wilson_interval
-from engine.core.records import Outcome, RequestRecord
+from engine.core.records import LOST, Outcome, RequestRecord
 from engine.core.slo import Slo
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "worst_pause",
 ]
 
-_LOST = (Outcome.REFUSED, Outcome.FAILED, Outcome.NEVER_SENT)
 _SERVED = (Outcome.COMPLETED, Outcome.CANCELLED)
 
 
@@ -124,7 +123,7 @@ def scored_ttft(record: RequestRecord) -> float:
     """TTFT as a trial is scored by: +inf when the request was refused, failed or never sent, and at
     least the time it was watched when no content came before watching ended.
     """
-    if record.outcome in _LOST:
+    if record.outcome in LOST:
         return math.inf
     value = ttft(record)
     return record.ended_at_s - record.scheduled_at_s if value is None else value

@@ -172,7 +172,7 @@ class ApplyRow(SQLModel, table=True):
     """A config put on a server by `apply`, and what became of it.
 
     Attributes:
-        verdict: `applied` (not watched), `kept`, `taken back`, or `no data`.
+        verdict: `applied` (not watched), `kept`, `taken back`, `undecided`, `no data` or `overtaken`.
         evidence: counts behind the verdict.
     """
 
