@@ -1,32 +1,54 @@
 from __future__ import annotations
 
+import pytest
+
 from engine.core.config import SchedulerConfig
-from tuner.objective import PENALTY_S, score
+from tuner.objective import CRASHED, PENALTY_S, SEARCH_MARGIN, lost_rate, score
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
 
-def trial(status: TrialStatus, pause_s: float, counts: dict[str, int]) -> Trial:
+def make_trial(worst_pause_s: float, status: TrialStatus = TrialStatus.DONE, **values: object) -> Trial:
+    fields = {"long_ttft_p95_s": 3.0, "counts": {"completed": 9, "refused": 1}, **values}
     return Trial(
         number=0,
         kind=TrialKind.SEARCH,
         status=status,
         config=SchedulerConfig(),
         seed=1,
-        worst_pause_s=pause_s,
-        long_ttft_p95_s=2.0,
-        counts=counts,
+        worst_pause_s=worst_pause_s,
+        **fields,  # type: ignore[arg-type]
     )
 
 
-def test_a_run_that_lost_more_than_the_baseline_is_not_feasible() -> None:
-    lossy = score(trial(TrialStatus.DONE, 0.3, {"completed": 8, "refused": 2}), 0.5, 0.1)
-    assert lossy.lost > 0
-    assert not lossy.feasible
+def test_the_search_wants_a_margin_below_the_slo() -> None:
+    limit_s = SEARCH_MARGIN * 0.5
+    assert score(make_trial(limit_s - 0.01), 0.5, 0.1).feasible
+    assert not score(make_trial(limit_s + 0.01), 0.5, 0.1).feasible
+
+
+def test_refusing_more_than_the_baseline_is_not_feasible() -> None:
+    assert not score(make_trial(0.1), 0.5, 0.0).feasible
+    assert lost_rate({"completed": 9, "refused": 1}) == pytest.approx(0.1)
+
+
+def test_a_run_stopped_early_has_no_ttft() -> None:
+    points = score(make_trial(0.6, TrialStatus.ABORTED), 0.5, 0.1)
+    assert points.long_ttft_s == PENALTY_S
+    assert not points.feasible
+
+
+def test_an_infinite_ttft_is_a_large_one() -> None:
+    assert score(make_trial(0.1, long_ttft_p95_s=None), 0.5, 0.1).long_ttft_s == PENALTY_S
+
+
+def test_a_crash_is_a_constraint() -> None:
+    assert score(make_trial(0.1, TrialStatus.CRASHED), 0.5, 0.1) == CRASHED
+    assert [name for name, _ in CRASHED.constraints] == ["pause", "shed", "crash"]
 
 
 def test_what_a_stopped_run_never_sent_is_not_held_against_it_but_its_pause_is() -> None:
-    stopped = score(trial(TrialStatus.ABORTED, 0.6, {"completed": 1, "never_sent": 9}), 0.5, 0.0)
+    counts = {"completed": 1, "never_sent": 9}
+    stopped = score(make_trial(0.6, TrialStatus.ABORTED, counts=counts), 0.5, 0.0)
     assert stopped.lost == 0.0
     assert stopped.pause > 0
-    assert stopped.long_ttft_s == PENALTY_S

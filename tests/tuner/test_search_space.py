@@ -6,12 +6,10 @@ import pytest
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.asker import Asker
-from tuner.objective import CRASHED, PENALTY_S, Score, lost_rate, score
+from tuner.objective import Score
 from tuner.paths import locate_database
 from tuner.search_space import SearchSpace, describe, fixed_chunks, num_changes, step_down, unchunked
-from tuner.store.models import TrialKind, TrialStatus
 from tuner.store.optuna_storage import open_optuna
-from tuner.trials import Trial
 
 SPACE = SearchSpace(SchedulerConfig(), 0.5, 900, 3)
 
@@ -19,19 +17,6 @@ SPACE = SearchSpace(SchedulerConfig(), 0.5, 900, 3)
 def make_asker(directory: Path) -> Asker:
     storage = open_optuna(locate_database(str(directory / "evenflow.db")))
     return Asker(storage, "s", SPACE, seed=1)
-
-
-def make_trial(worst_pause_s: float, status: TrialStatus = TrialStatus.DONE, **values: object) -> Trial:
-    fields = {"long_ttft_p95_s": 3.0, "counts": {"completed": 9, "refused": 1}, **values}
-    return Trial(
-        number=0,
-        kind=TrialKind.SEARCH,
-        status=status,
-        config=SchedulerConfig(),
-        seed=1,
-        worst_pause_s=worst_pause_s,
-        **fields,  # type: ignore[arg-type]
-    )
 
 
 def test_an_enqueued_config_is_asked_for_next(tmp_path: Path) -> None:
@@ -74,31 +59,6 @@ def test_a_config_outside_the_space_is_not_learnt(tmp_path: Path) -> None:
     asker.learn(unchunked(SchedulerConfig()), Score(1.0, 9.0, 0.0, 0.0))
     asker.learn(fixed_chunks(SchedulerConfig(), 4096), Score(1.0, 9.0, 0.0, 0.0))
     assert asker.ask()[0] == 0
-
-
-def test_the_search_wants_a_margin_below_the_slo() -> None:
-    assert score(make_trial(0.44), 0.5, 0.1).feasible
-    assert not score(make_trial(0.46), 0.5, 0.1).feasible
-
-
-def test_refusing_more_than_the_baseline_is_not_feasible() -> None:
-    assert not score(make_trial(0.1), 0.5, 0.0).feasible
-    assert lost_rate({"completed": 9, "refused": 1}) == pytest.approx(0.1)
-
-
-def test_a_run_stopped_early_has_no_ttft() -> None:
-    points = score(make_trial(0.6, TrialStatus.ABORTED), 0.5, 0.1)
-    assert points.long_ttft_s == PENALTY_S
-    assert not points.feasible
-
-
-def test_an_infinite_ttft_is_a_large_one() -> None:
-    assert score(make_trial(0.1, long_ttft_p95_s=None), 0.5, 0.1).long_ttft_s == PENALTY_S
-
-
-def test_a_crash_is_a_constraint() -> None:
-    assert score(make_trial(0.1, TrialStatus.CRASHED), 0.5, 0.1) == CRASHED
-    assert [name for name, _ in CRASHED.constraints] == ["pause", "shed", "crash"]
 
 
 def test_stepping_down_does_less_between_decode_steps() -> None:
