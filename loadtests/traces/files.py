@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,18 +48,6 @@ def open_trace(path: Path | str) -> Trace:
             return Trace(importer.NAME, header, importer.read(lines.from_line(first)))
     known = ", ".join(importer.NAME for importer in _IMPORTERS)
     raise TraceError(f"{path}, line 1: no known trace format (evenflow, {known})")
-
-
-def read_rows(path: Path | str, limit: int | None = None) -> list[TraceRow]:
-    """The file's rows, in file order; the first `limit` when given.
-
-    Raises:
-        TraceError: as `open_trace`, or the file holds no request.
-    """
-    rows = list(itertools.islice(open_trace(path).rows, limit))
-    if not rows:
-        raise TraceError(f"{path}: the trace holds no request")
-    return rows
 
 
 def _text_lines(path: Path) -> Iterator[str]:

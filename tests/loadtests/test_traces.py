@@ -5,7 +5,7 @@ import pytest
 
 from engine.core.errors import TraceError
 from engine.core.trace import TraceHeader, TraceRow, format_header, format_row
-from loadtests.traces.files import open_trace, read_rows
+from loadtests.traces.files import open_trace
 
 REAL = Path(__file__).parents[3] / "shared" / "traces"
 
@@ -45,7 +45,7 @@ def test_mooncake(tmp_path: Path) -> None:
 )
 def test_azure_in_both_its_stamps(tmp_path: Path, first: str, second: str) -> None:
     path = write(tmp_path, "TIMESTAMP,ContextTokens,GeneratedTokens", f"{first},374,44", f"{second},396,109")
-    rows = read_rows(path)
+    rows = list(open_trace(path).rows)
     assert open_trace(path).format == "azure"
     assert [(row.prompt_tokens, row.output_tokens) for row in rows] == [(374, 44), (396, 109)]
     assert rows[0].t == 0
@@ -54,14 +54,14 @@ def test_azure_in_both_its_stamps(tmp_path: Path, first: str, second: str) -> No
 
 def test_servegen(tmp_path: Path) -> None:
     path = write(tmp_path, "timestamp_s,client,input_tokens,output_tokens", "0.793,14,20,2")
-    (row,) = read_rows(path)
+    (row,) = open_trace(path).rows
     assert (row.t, row.user, row.prompt_tokens, row.output_tokens) == (0.793, "14", 20, 2)
 
 
 def test_burstgpt_with_a_failed_request_and_later_columns(tmp_path: Path) -> None:
     head = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
     path = write(tmp_path, head, "5,7,2.5,ChatGPT,472,18,490,Conversation log", "9,,,GPT-4,5,0,5,API log")
-    good, failed = read_rows(path)
+    good, failed = open_trace(path).rows
     assert (good.session, good.orig and good.orig.e2e_s) == ("7", 2.5)
     assert failed.orig is not None
     assert failed.orig.status == "failed"
@@ -82,7 +82,6 @@ def test_burstgpt_with_a_failed_request_and_later_columns(tmp_path: Path) -> Non
         (['{"a": 1}'], "line 1: no known trace format"),
         ([""], "the file is empty"),
         (['{"v": 9, "kind": "header"}'], "line 1: v must be 1"),
-        (["timestamp_s,client,input_tokens,output_tokens"], "holds no request"),
     ],
 )
 def test_an_unreadable_trace_is_one_line_with_file_line_and_field(
@@ -90,7 +89,7 @@ def test_an_unreadable_trace_is_one_line_with_file_line_and_field(
 ) -> None:
     path = write(tmp_path, *lines)
     with pytest.raises(TraceError) as caught:
-        read_rows(path)
+        list(open_trace(path).rows)
     message = str(caught.value)
     assert message.startswith(str(path))
     assert complaint in message
