@@ -75,6 +75,10 @@ class RealTimeExecutor:
     def info(self) -> ModelInfo:
         return self._model
 
+    @property
+    def runs_ahead(self) -> bool:
+        return True
+
     def start(self, request: Request) -> None:
         seed = request.sampling.seed
         self._rows[request.id] = _Row(request.prompt, _hash(request.prompt) if seed is None else seed)

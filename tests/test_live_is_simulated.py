@@ -42,7 +42,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> MlxExecutor:
 def test_live_plans_equal_simulated_plans(name: str, live: MlxExecutor) -> None:
     config = parse_config(CONFIGS[name])
     clock = VirtualClock()
-    simulated = serve(SimExecutor(live.info, UNFITTED, clock), clock, config)
+    device = SimExecutor(live.info, UNFITTED, clock, runs_ahead=live.runs_ahead)
+    simulated = serve(device, clock, config)
     assert serve(live, time.perf_counter, config) == simulated
     assert sum(plan.num_prefill_tokens for plan in simulated) > 600
 

@@ -35,6 +35,7 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
         "profile": subject.profile,
         "confirmed": result.winner is not None,
         "live_trials": result.live_trials,
+        "set_aside": result.set_aside,
         "simulated_trials": result.simulated_trials,
         "baseline": _outcome(result.baseline),
         "rule_of_thumb": _outcome(result.rule_of_thumb),
@@ -152,6 +153,10 @@ def _tested(result: Result) -> str:
     shown = result.winner or result.baseline or result.smallest
     each = shown.num_requests // max(1, shown.replicates)
     line = f"Tested: {shown.replicates} × {each} requests after {result.live_trials} live runs."
+    if result.set_aside:
+        line += (
+            f" Set aside: {result.set_aside}, with a pause far beyond its prediction; the run was made again."
+        )
     errors = (result.simulator_error_ttft, result.simulator_error_pause)
     if errors[0] is not None and errors[1] is not None:
         line += f" Simulator off by {errors[0]:.0%} (TTFT), {errors[1]:.0%} (pause)."

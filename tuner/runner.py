@@ -39,6 +39,7 @@ class Runner:
         self.predictor = predictor
         self._evaluator = evaluator
         self._announcer = announcer
+        self.num_set_aside = 0
         self.trials = [Trial.from_row(row) for row in studies.trials(study)]
 
     def run(
@@ -83,6 +84,7 @@ class Runner:
 
     def _set_aside(self, trial: Trial, why: str) -> None:
         """The run stays in the store and counts no more."""
+        self.num_set_aside += 1
         self.trials.remove(trial)
         self.studies.mark_suspect(self.study, trial.number, why)
 

@@ -13,7 +13,6 @@ from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
 MIN_CHUNK_TOKENS = 16
 _STEP_DOWN = 0.7
 _FRACTION = (0.3, 1.0)
-_DECODE_STEPS = (1, 2)
 _RUNNING = (4, 8, 16)
 _SOLO = (0, 512, 2048)
 _ORDERS = tuple(order.value for order in PrefillOrder)
@@ -59,7 +58,6 @@ class SearchSpace:
             picked["pause_target_s"] = round(fraction * self.slo_pause_s, 4)
         picked["solo_chunk_tokens"] = trial.suggest_categorical("solo_chunk_tokens", _SOLO)
         picked["prefill_order"] = PrefillOrder(trial.suggest_categorical("prefill_order", _ORDERS))
-        picked["decode_steps_per_chunk"] = trial.suggest_int("decode_steps_per_chunk", *_DECODE_STEPS)
         picked["max_running_requests"] = trial.suggest_categorical("max_running_requests", self._running())
         return dataclasses.replace(self.base, **picked)
 
@@ -73,7 +71,6 @@ class SearchSpace:
         return picked | {
             "solo_chunk_tokens": config.solo_chunk_tokens,
             "prefill_order": config.prefill_order.value,
-            "decode_steps_per_chunk": config.decode_steps_per_chunk,
             "max_running_requests": config.max_running_requests,
         }
 

@@ -66,6 +66,7 @@ class Result:
         winner: None when nothing keeps the SLO.
         smallest: the run with the smallest pause: what can be had, and its price.
         live_trials: runs of this study, whatever became of them.
+        set_aside: runs made again because their pause was out of all proportion.
         out_of_time: candidates were left untried.
     """
 
@@ -75,6 +76,7 @@ class Result:
     winner: Outcome | None = None
     winner_number: int | None = None
     live_trials: int = 0
+    set_aside: int = 0
     simulated_trials: int = 0
     simulator_error_ttft: float | None = None
     simulator_error_pause: float | None = None
@@ -203,7 +205,7 @@ class Search:
         runner.studies.add_predictions(runner.study, results)
 
     def _search_live(self, baseline: Trial) -> None:
-        for trial in self._runner.trials:
+        for trial in self._settled():
             if trial.seed == self._plan.seed and trial.kind is TrialKind.RULE:
                 self._asker.learn(trial.config, self._score(trial, baseline))
         done = self._num_searched()
@@ -284,7 +286,7 @@ class Search:
 
     def _smallest(self) -> Trial:
         """The run with the smallest pause; complete ones first, a bound says little."""
-        seen = [trial for trial in self._runner.trials if trial.worst_pause_s is not None]
+        seen = [trial for trial in self._settled() if trial.worst_pause_s is not None]
         return min(seen, key=lambda trial: (trial.is_bound, _pause(trial)), default=self._runner.trials[0])
 
     def _smallest_of_configs(self) -> Outcome:
@@ -307,6 +309,7 @@ class Search:
             winner_number=verdict.runs[0].number if verdict.runs else None,
             smallest=self._smallest_of_configs(),
             live_trials=len(self._settled()),
+            set_aside=self._runner.num_set_aside,
             simulated_trials=self._num_simulated,
             simulator_error_ttft=relative_error(ttfts),
             simulator_error_pause=relative_error(pauses),

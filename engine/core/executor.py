@@ -37,6 +37,12 @@ class Executor(Protocol):
     @property
     def info(self) -> ModelInfo: ...
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a launch returns at once, so that the host can be a step ahead of the device. Otherwise
+        it may block until the launch before is done.
+        """
+
     def start(self, request: Request) -> None:
         """Makes the caches of a new request."""
 

@@ -11,6 +11,9 @@ but whoever arrives meanwhile waits longer. Three rules:
   in time and a newcomer still waits one chunk at most. When they complete a prompt, wait for its token.
 
 Nothing launched: wait for all that is left.
+
+Where a launch may block until the one before is done, running ahead hides nothing and holds tokens back:
+whatever is finished is waited for before the next launch.
 """
 
 from __future__ import annotations
@@ -68,18 +71,28 @@ class Pipeline:
             self._executor.release(request_id)
         for request in plan.start:
             self._executor.start(request)
+        ahead = self._executor.runs_ahead
         if plan.decode:
             ticket = self._executor.launch_decode(plan.decode)
             self._in_flight.append(_Launch(plan.step, plan.generation, plan.decode, (), ticket))
+            if not ahead:
+                yield from self._settle_all_but(1)
         if plan.prefill:
             ticket = self._executor.launch_prefill(plan.prefill)
             self._in_flight.append(_Launch(plan.step, plan.generation, (), plan.prefill, ticket))
-        solo = bool(plan.prefill) and not plan.decode
-        stays = not any(chunk.completes_prompt for chunk in plan.prefill) if solo else bool(plan.decode)
-        while len(self._in_flight) > stays:
-            yield self._settle(self._in_flight.popleft())
-        if solo and stays:
+        yield from self._settle_all_but(1 if self._last_may_run_on(plan) else 0)
+        if plan.prefill and not plan.decode and self._in_flight:
             self._executor.wait_nearly(self._in_flight[0].ticket)
+
+    def _last_may_run_on(self, plan: StepPlan) -> bool:
+        """Whether the plan's last launch need not be waited for yet."""
+        if plan.prefill:
+            return bool(plan.decode) or not any(chunk.completes_prompt for chunk in plan.prefill)
+        return bool(plan.decode) and self._executor.runs_ahead
+
+    def _settle_all_but(self, num_left: int) -> Iterator[Settled]:
+        while len(self._in_flight) > num_left:
+            yield self._settle(self._in_flight.popleft())
 
     def _settle(self, launch: _Launch) -> Settled:
         tokens = self._executor.wait(launch.ticket)

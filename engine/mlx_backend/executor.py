@@ -11,6 +11,7 @@ from mlx.utils import tree_flatten
 from engine.core.executor import ModelInfo
 from engine.core.plan import PrefillChunk
 from engine.core.request import Request
+from engine.mlx_backend.device import on_cpu
 from engine.mlx_backend.forward import Forward
 from engine.mlx_backend.launches import Launches, Ticket
 from engine.mlx_backend.model import LoadedModel
@@ -35,6 +36,10 @@ class MlxExecutor:
     @property
     def info(self) -> ModelInfo:
         return self._info
+
+    @property
+    def runs_ahead(self) -> bool:
+        return not on_cpu()
 
     def start(self, request: Request) -> None:
         forward = self._ready()

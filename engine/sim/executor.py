@@ -35,6 +35,7 @@ class SimExecutor:
 
     Args:
         noise: factor for each launch's predicted seconds; 1.0 always when None.
+        runs_ahead: as of the device that is simulated.
     """
 
     # Any id that no request treats as a stop token: simulated answers run to their length.
@@ -46,7 +47,9 @@ class SimExecutor:
         costs: CostModel,
         clock: VirtualClock,
         noise: Callable[[], float] | None = None,
+        runs_ahead: bool = True,
     ) -> None:
+        self.runs_ahead = runs_ahead
         self._model = model
         self._costs = costs
         self._clock = clock

@@ -8,8 +8,8 @@ from engine.sim.executor import SimExecutor, VirtualClock
 from tests.core.fakes import request
 
 
-def pipeline() -> Pipeline:
-    executor = SimExecutor(ModelInfo("m", 1000, 1000), UNFITTED, VirtualClock())
+def pipeline(runs_ahead: bool = True) -> Pipeline:
+    executor = SimExecutor(ModelInfo("m", 1000, 1000), UNFITTED, VirtualClock(), runs_ahead=runs_ahead)
     built = Pipeline(executor)
     list(built.execute(StepPlan(0, 1, start=(request("a"), request("b")))))
     return built
@@ -45,6 +45,13 @@ def test_a_solo_chunk_is_nearly_over_when_the_next_is_planned() -> None:
 
 def test_a_solo_chunk_that_completes_a_prompt_is_waited_for() -> None:
     assert launched(pipeline(), StepPlan(1, 1, prefill=chunk(completes=True))) == ["P1"]
+
+
+def test_where_launches_block_nothing_finished_is_held_back() -> None:
+    pipe = pipeline(runs_ahead=False)
+    assert launched(pipe, StepPlan(1, 1, decode=("a",))) == ["D1"]
+    assert launched(pipe, StepPlan(2, 1, decode=("a",), prefill=chunk())) == ["D2"]
+    assert launched(pipe, StepPlan(3, 1, decode=("a",))) == ["P2", "D3"]
 
 
 def test_an_empty_plan_waits_for_what_is_left() -> None:

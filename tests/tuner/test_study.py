@@ -46,7 +46,7 @@ def test_the_printed_estimate_leaves_out_the_run_that_selected_the_winner(bench:
 
 
 def test_a_winner_that_fails_on_fresh_traffic_is_demoted(bench: StudyBench) -> None:
-    result = bench.run(FakeServer(bench.clock, growth=lambda seed: 1.0 if seed == 1 else 1.5))
+    result = bench.run(FakeServer(bench.clock, growth=lambda seed: 1.0 if seed == 1 else 1.9))
     confirmed = [t for t in bench.studies.trials(bench.study) if t.kind is TrialKind.CONFIRM]
     assert confirmed[0].status is TrialStatus.ABORTED
     assert result.winner is not None
