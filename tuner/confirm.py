@@ -15,7 +15,7 @@ from tuner.budget import Budget
 from tuner.objective import ABORT_RATIO, CONFIRM_MARGIN, lost_rate
 from tuner.runner import Runner
 from tuner.search_space import describe, step_down
-from tuner.store.models import TrialKind
+from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
 MAX_CANDIDATES = 6
@@ -73,6 +73,9 @@ def confirm(
         announcer.doing(f"confirming {shown} on fresh traffic")
         runs = _replicate(candidate.config, seeds, runner, slo_pause_s, allowed_lost_rate)
         worst = max((run.worst_pause_s or 0.0 for run in runs), default=0.0)
+        if runs[-1].status is TrialStatus.INVALID:
+            announcer.done(f"{shown} could not be measured", runs[-1].problems)
+            continue
         kept = len(runs) == replicates and _keeps(runs[-1], slo_pause_s, allowed_lost_rate)
         if kept and worst <= limit_s:
             announcer.done(f"confirmed {shown}", f"worst pause {worst:.2f} s")

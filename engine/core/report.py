@@ -131,7 +131,7 @@ def scored_ttft(record: RequestRecord) -> float:
 
 def meets(record: RequestRecord, slo: Slo, long_prompt_tokens: int) -> bool:
     """Whether the request succeeded within its TTFT target and the pause limit."""
-    if record.outcome not in _SERVED:
+    if record.outcome not in _SERVED or not record.events:
         return False
     target = slo.ttft_long_s if is_long(record, long_prompt_tokens) else slo.ttft_short_s
     pause = worst_pause(record)

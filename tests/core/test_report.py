@@ -152,6 +152,10 @@ def test_attainment_needs_both_ttft_in_its_class_and_the_pause(arrivals, prompt_
     assert summary(record(arrivals=arrivals, prompt_tokens=prompt_tokens)).attainment == attained
 
 
+def test_who_left_before_the_first_token_was_not_served() -> None:
+    assert summary(record("x", [], outcome=Outcome.CANCELLED)).attainment == 0.0
+
+
 def test_the_worst_pause_says_whose_and_when() -> None:
     result = summary(record("a", [0.0, 0.1]), record("b", [0.0, 0.2, 1.0]))
     assert (result.worst_pause_request, result.worst_pause_at_s) == ("b", 1.0)
