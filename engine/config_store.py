@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.core.config import SchedulerConfig, parse_config
 from engine.core.errors import ConfigError, EvenflowError
+from engine.core.json_text import parse_json
 
 _MAX_HISTORY = 500
 _FORMAT = 1
@@ -200,8 +201,8 @@ class ConfigStore:
         if self._path is None or not self._path.exists():
             return None
         try:
-            return _parse_state(json.loads(self._path.read_text()))
-        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+            return _parse_state(parse_json(self._path.read_bytes()))
+        except (OSError, ValueError, OverflowError, KeyError, TypeError, ConfigError) as error:
             copy = self._path.with_suffix(".corrupt.json")
             os.replace(self._path, copy)
             warn(f"cannot read the config state {self._path} ({error}); kept as {copy.name}, starting anew")
@@ -211,7 +212,11 @@ class ConfigStore:
 def _parse_state(state: Any) -> tuple[SchedulerConfig, list[ConfigChange]]:
     if state["format"] != _FORMAT:
         raise ValueError(f"format {state['format']!r} is not {_FORMAT}")
-    return parse_config(state["start"]), [_parse_change(change) for change in state["history"]]
+    history = [_parse_change(change) for change in state["history"]]
+    generations = [0, *(change.generation for change in history)]
+    if generations != sorted(set(generations)):
+        raise ValueError("the generations are not in order")
+    return parse_config(state["start"]), history
 
 
 def _parse_change(values: Mapping[str, Any]) -> ConfigChange:
@@ -253,7 +258,7 @@ def read_config_file(path: Path) -> SchedulerConfig:
         ConfigError: unreadable, not an object, or knobs at fault; names the file.
     """
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError([f"cannot read config {path}: {error}"]) from None
     if not isinstance(values, dict):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 from engine.config_store import write_atomically
 from engine.core.cost_model import CostModel
+from engine.core.json_text import parse_json
 
 
 class CostStore:
@@ -21,9 +23,9 @@ class CostStore:
         values = self._read().get(model)
         try:
             costs = CostModel(**{name: float(value) for name, value in values.items()}) if values else None
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError, OverflowError):
             return None
-        return costs if costs and all(c >= 0 for c in costs.coefficients()) else None
+        return costs if costs and all(0 <= c < math.inf for c in costs.coefficients()) else None
 
     def save(self, model: str, costs: CostModel) -> None:
         """Raises: OSError."""
@@ -33,7 +35,7 @@ class CostStore:
 
     def _read(self) -> dict[str, dict[str, float]]:
         try:
-            models = json.loads(self._path.read_text()) if self._path else {}
+            models = parse_json(self._path.read_bytes()) if self._path else {}
         except (OSError, ValueError):
             return {}  # learned anew within seconds; not worth a word
         return models if isinstance(models, dict) else {}

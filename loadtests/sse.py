@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from engine.core.json_text import parse_json
 
 _CONTENT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
 
@@ -58,7 +59,7 @@ class StreamState:
             self.done = True
             return None, None
         try:
-            event = json.loads(data)
+            event = parse_json(data)
         except ValueError:
             self.error = f"an event is not JSON: {data[:80]!r}"
             return None, None

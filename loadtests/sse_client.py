@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import http.client
 import io
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from engine.core.json_text import parse_json
 from engine.core.records import Outcome
 from loadtests.sse import SseParser, StreamState, error_message
 from loadtests.target import open_connection
@@ -155,7 +155,7 @@ class ChatStream:
 
 def _message(raw: bytes) -> str:
     try:
-        answer = json.loads(raw)
+        answer = parse_json(raw)
     except ValueError:
         return raw[:200].decode("utf-8", errors="replace").strip()
     return error_message(answer) if isinstance(answer, dict) else str(answer)[:200]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from engine.core.json_text import parse_json
 from loadtests.errors import TargetError
 from loadtests.sse import error_message
 
@@ -86,7 +87,7 @@ def call(
 
 def _decode(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
+        return parse_json(raw)
     except ValueError:
         return None
 

@@ -69,8 +69,11 @@ def parse_config(values: Mapping[str, Any], base: SchedulerConfig | None = None)
     """A config with `values` laid over `base` (the defaults when None): all of them, or none.
 
     Raises:
-        ConfigError: an unknown knob or a value of the wrong type or range; names every one at fault.
+        ConfigError: not a mapping, an unknown knob, or a value of the wrong type or range; names every one
+            at fault.
     """
+    if not isinstance(values, Mapping):
+        raise ConfigError([f"a config must be an object of knobs, not {values!r}"])
     base = base or SchedulerConfig()
     known = {f.name: f for f in dataclasses.fields(SchedulerConfig)}
     problems = [

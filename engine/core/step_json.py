@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.core.cost_model import Work
 from engine.core.errors import TraceError
 from engine.core.events import StepRecord
+from engine.core.json_text import parse_json
 from engine.core.plan import PrefillChunk
 
 _STEP_FIELDS, _WORK_FIELDS, _CHUNK_FIELDS = (
@@ -50,7 +50,7 @@ def read_steps(lines: Iterable[str]) -> Iterator[StepRecord]:
     numbered = list(enumerate((line for line in lines if line.strip()), 1))
     for number, line in numbered:
         try:
-            yield step_from_mapping(json.loads(line))
+            yield step_from_mapping(parse_json(line))
         except (ValueError, KeyError, TypeError) as error:
             if number == len(numbered) and not line.endswith("\n"):
                 return

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.errors import TraceError
+from engine.core.json_text import parse_json
 
 VERSION = 1
 
@@ -109,7 +110,7 @@ def _dump(values: Mapping[str, Any]) -> str:
 def is_header(line: str) -> bool:
     """Whether a first line announces this format, whatever its version."""
     try:
-        values = json.loads(line)
+        values = parse_json(line)
     except ValueError:
         return False
     return isinstance(values, dict) and values.get("kind") == "header"
@@ -183,7 +184,7 @@ class _Row:
     def __init__(self, line: str, source: str, number: int) -> None:
         self._where = f"{source}, line {number}"
         try:
-            raw = json.loads(line)
+            raw = parse_json(line)
         except ValueError as error:
             raise TraceError(f"{self._where}: not JSON ({error})") from None
         if not isinstance(raw, dict):

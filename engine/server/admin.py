@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from engine.config_store import ConfigChange, NothingKeptError, StaleGenerationError, Verdict
 from engine.core.config import config_schema
 from engine.core.errors import ConfigError
+from engine.core.json_text import parse_json
 from engine.core.step_json import step_to_mapping
 from engine.server.auth import AdminGuard
 from engine.server.errors import ApiError
@@ -24,6 +25,7 @@ from engine.server.wire import read_bounded
 
 _log = logging.getLogger(__name__)
 _MAX_CONFIG_BYTES = 1 << 16
+_MAX_GENERATION_DIGITS = 18
 _ENVELOPE = {"config", "who", "why", "keep", "generation", "schema"}
 
 
@@ -78,15 +80,12 @@ class AdminRoutes:
         """Writes down what became of a generation: `{"generation": N, "verdict": "kept"}`. A kept one is
         what a rollback goes back to and what a restart starts from.
         """
-        body = await _read_object(request)
+        generation, verdict = _judgement(await _read_object(request))
         try:
-            change = self._store.judge(int(body["generation"]), Verdict(body["verdict"]))
-        except KeyError as error:
-            raise ApiError(404, f"no such generation or field: {error}", code="no_such_generation") from None
-        except (ValueError, TypeError):
-            verdicts = ", ".join(Verdict)
-            message = f"wanted: generation (a number) and verdict (one of {verdicts})"
-            raise ApiError(400, message, code="invalid_value") from None
+            change = self._store.judge(generation, verdict)
+        except KeyError:
+            message = f"there is no generation {generation} in the history"
+            raise ApiError(404, message, code="no_such_generation") from None
         await self._save()
         return JSONResponse(change.to_mapping())
 
@@ -193,9 +192,17 @@ def _if_match(request: Request, required: bool) -> int | None:
     if header is None or header.strip() == "*":
         return None
     tag = header.strip().removeprefix("W/").strip('"')
-    if not tag.isdecimal():
+    if not tag.isdecimal() or len(tag) > _MAX_GENERATION_DIGITS:
         raise ApiError(400, f"If-Match must be a generation, not {header!r}", code="invalid_value")
     return int(tag)
+
+
+def _judgement(body: dict[str, Any]) -> tuple[int, Verdict]:
+    generation, verdict = body.get("generation"), body.get("verdict")
+    if type(generation) is not int or verdict not in list(Verdict):
+        message = f"wanted: generation (a number) and verdict (one of {', '.join(Verdict)})"
+        raise ApiError(400, message, code="invalid_value")
+    return generation, Verdict(verdict)
 
 
 def _is_envelope(body: dict[str, Any]) -> bool:
@@ -219,7 +226,7 @@ async def _read_object(request: Request) -> dict[str, Any]:
     """A JSON object, empty for an empty body."""
     body = await read_bounded(request, _MAX_CONFIG_BYTES)
     try:
-        values = json.loads(body) if body.strip() else {}
+        values = parse_json(body) if body.strip() else {}
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(values, dict):

@@ -7,11 +7,11 @@ refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from engine.core.errors import TraceError
+from engine.core.json_text import parse_json
 from engine.core.trace import TraceRow
 from loadtests.traces.lines import Line, Lines
 
@@ -22,7 +22,7 @@ BLOCK_TOKENS = 512
 def recognises(first: str) -> bool:
     """Whether a file starting so is of this format."""
     try:
-        row = json.loads(first)
+        row = parse_json(first)
     except ValueError:
         return False
     return isinstance(row, dict) and "timestamp" in row and "input_length" in row and "chat_id" not in row
@@ -53,7 +53,7 @@ def read(lines: Lines) -> Iterator[TraceRow]:
 
 def _object(lines: Lines, line: Line) -> dict[str, Any]:
     try:
-        row = json.loads(line.text)
+        row = parse_json(line.text)
     except ValueError as error:
         raise TraceError(f"{lines.source}, line {line.number}: not JSON ({error})") from None
     return row if isinstance(row, dict) else lines.fail(line, "the line", "a JSON object", line.text[:40])

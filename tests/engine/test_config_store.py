@@ -23,6 +23,13 @@ def change(store: ConfigStore, chunk: int, keep: bool = False) -> None:
     store.replace({CHUNK: chunk}, None, "test", "", keep=keep)
 
 
+def state_of(*generations: float) -> str:
+    """A state file's text with a history of these."""
+    rest = {"config": {}, "at": "", "who": "", "why": "", "changed": [], "verdict": "kept"}
+    history = [{"generation": generation, **rest} for generation in generations]
+    return json.dumps({"format": 1, "start": {}, "history": history})
+
+
 def test_a_stale_generation_is_refused() -> None:
     store = ConfigStore()
     change(store, 8)
@@ -76,7 +83,19 @@ def test_a_start_config_that_was_edited_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": 9}', '{"format": 1, "start": {"x": 1}, "history": []}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 30_000,
+        '{"format": 9}',
+        '{"format": 1, "start": {"x": 1}, "history": []}',
+        '{"format": 1, "start": [], "history": []}',
+        state_of(1, 1),
+        state_of(-1),
+        state_of(float("inf")),
+    ],
 )
 def test_a_corrupt_state_is_set_aside_with_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
@@ -104,7 +123,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({CHUNK: "x"}), json.dumps({"nope": 1})])
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 30_000, json.dumps({CHUNK: "x"}), json.dumps({"nope": 1})])
 def test_a_bad_config_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "start.json"
     path.write_text(text)

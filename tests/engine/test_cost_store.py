@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,10 @@ from engine.cost_store import CostStore
 COSTS = CostModel(0.1, 0.01, 0.0, 0.2, 0.02, 0.0)
 
 
+def all_costs(seconds: float) -> str:
+    return json.dumps({"a": dict.fromkeys(dataclasses.asdict(COSTS), seconds)})
+
+
 def test_costs_are_kept_by_model(tmp_path: Path) -> None:
     store = CostStore(tmp_path / "state" / "costs.json")
     store.save("a", COSTS)
@@ -18,7 +24,9 @@ def test_costs_are_kept_by_model(tmp_path: Path) -> None:
     assert store.load("c") is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"chunk_s": -1}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"a": 1}', '{"a": {"x": 1}}', all_costs(-1), all_costs(float("inf")), "[" * 30_000]
+)
 def test_a_file_of_no_use_is_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "costs.json"
     path.write_text(text)

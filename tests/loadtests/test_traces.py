@@ -78,6 +78,8 @@ def test_burstgpt_with_a_failed_request_and_later_columns(tmp_path: Path) -> Non
         (['{"timestamp": 1, "input_length": 1, "output_length": -1}'], "line 1: output_length must be"),
         (['{"timestamp": 1, "input_length": 1}'], "line 1: output_length must be"),
         (['{"timestamp": 1, "input_length": 1, "output_length": 1}', "{oops"], "line 2: not JSON"),
+        (['{"timestamp": 1, "input_length": 1, "output_length": 1}', "[" * 30_000], "line 2: not JSON"),
+        (["[" * 30_000], "line 1: no known trace format"),
         (["hello"], "line 1: no known trace format"),
         (['{"a": 1}'], "line 1: no known trace format"),
         ([""], "the file is empty"),
