@@ -88,7 +88,15 @@ def _from_this_machine(request: Request) -> bool:
     """
     peer = request.client.host if request.client else ""
     origin = request.headers.get("origin")
-    names = [peer, urlsplit("//" + request.headers.get("host", "localhost")).hostname or ""]
+    names = [peer, _host("//" + request.headers.get("host", "localhost"))]
     if origin is not None:
-        names.append(urlsplit(origin).hostname or "")
+        names.append(_host(origin))
     return all(is_loopback(name) for name in names)
+
+
+def _host(url: str) -> str:
+    """Its host; empty when it has none, or is no URL at all."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -13,6 +13,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from engine.core.admission import RefusalCode, Refused
 from engine.loop import EngineState, Unavailable
@@ -125,6 +127,7 @@ def add_error_handlers(app: FastAPI) -> None:
     """Puts every failure, framework's or ours, into the same shape."""
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientDisconnect, _on_departure)
     app.add_exception_handler(Exception, _on_bug)
 
 
@@ -141,6 +144,10 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     message = messages.get(error.status_code, str(error.detail))
     headers = dict(error.headers or {})
     return error_response(ApiError(error.status_code, message, headers=headers))
+
+
+async def _on_departure(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # it left before its body was whole; nobody is there to read it
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:

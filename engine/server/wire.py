@@ -112,7 +112,8 @@ class GenerationRequest(BaseModel):
                 raise ApiError(
                     400, f"{name} is not supported by this server", param=name, code="unsupported_parameter"
                 )
-        return values
+        # OpenAI's clients send null for what was not given.
+        return {name: value for name, value in values.items() if value is not None}
 
     @field_validator("stop", mode="before")
     @classmethod

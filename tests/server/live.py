@@ -99,6 +99,10 @@ class Live:
         now = self.service.engine.occupancy
         return not (self.service.streams or now.num_running or now.num_waiting)
 
+    @property
+    def num_connections(self) -> int:
+        return len(self._server.server_state.tasks)
+
     def outcomes(self) -> list[str]:
         return [ended.outcome for _, ended in self.service.ended.after(0)]
 

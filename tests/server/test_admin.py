@@ -55,6 +55,7 @@ def test_a_change_needs_the_generation_it_replaces(live: Live) -> None:
     assert put(live, {}, '"7"').status_code == 412
     assert put(live, {}, '"7"').headers["etag"] == '"1"'
     assert put(live, {}, "nonsense").status_code == 400
+    assert put(live, {}, "9" * 5000).status_code == 400
     assert live.http.get("/admin/config").json()["generation"] == 1
     assert put(live, {}, "*").status_code == 200
 
@@ -70,10 +71,29 @@ def test_a_bad_config_changes_nothing_and_names_every_knob_at_fault(live: Live) 
     assert put(live, {}, '"1"').status_code == 200
 
 
-@pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"'])
+@pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"', b"[" * 30_000, b'{"who": "\\ud800"}', b"\xff"])
 def test_a_config_that_is_no_object_is_refused(live: Live, body: bytes) -> None:
     response = live.http.put("/admin/config", content=body, headers={"If-Match": '"1"'})
     assert response.status_code == 400
+    rollback = live.http.post("/admin/config/rollback", content=body)
+    assert rollback.status_code == 400
+    assert live.http.get("/admin/config/history").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"generation": Infinity, "verdict": "kept"}',
+        b'{"generation": 1e400, "verdict": "kept"}',
+        b'{"generation": true, "verdict": "kept"}',
+        b'{"generation": 1, "verdict": []}',
+        b'{"generation": 1, "verdict": "fine"}',
+    ],
+)
+def test_a_verdict_that_is_none_is_refused(live: Live, body: bytes) -> None:
+    response = live.http.post("/admin/config/verdict", content=body)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
 
 
 def test_the_history_says_who_when_and_why(live: Live) -> None:
@@ -214,6 +234,8 @@ def test_keys_guard_the_model_and_the_admin_routes(header: str) -> None:
     [
         {"Origin": "https://elsewhere.example"},
         {"Host": "rebound.example"},
+        {"Origin": "http://[::1"},
+        {"Host": "[::1"},
         {"X-Forwarded-For": "203.0.113.9"},
     ],
 )

@@ -188,7 +188,15 @@ def test_a_bad_field_is_named(live: Live, body: dict[str, Any], param: str) -> N
 
 
 @pytest.mark.parametrize(
-    "harmless", [{"n": 1}, {"tools": []}, {"logprobs": False}, {"store": True}, {"foo": 1}]
+    "harmless",
+    [
+        {"n": 1},
+        {"tools": []},
+        {"logprobs": False},
+        {"store": True},
+        {"foo": 1},
+        {"stream": None, "min_tokens": None},
+    ],
 )
 def test_fields_that_change_nothing_are_ignored(live: Live, harmless: dict[str, Any]) -> None:
     assert live.http.post("/v1/chat/completions", json=chat(**harmless)).status_code == 200

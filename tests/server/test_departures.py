@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import socket
 
 import pytest
 
 from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
 from engine.sim_backend import SIM_MODEL, SimBackend
-from tests.engine.fakes import FakeBackend
+from tests.engine.fakes import DEADLINE_S, FakeBackend
 from tests.server.live import Live, RawClient, chat
 
 QUICK = CostModel(0.0005, 1e-6, 0.0, 0.001, 0.0, 0.0)
@@ -44,6 +45,16 @@ def test_at_once_after_sending(live: Live, backend: FakeBackend) -> None:
     RawClient(live, chat(stream=True)).leave()
     live.until(lambda: live.outcomes() == ["aborted"] * live.service.ended.last_seq and live.is_empty())
     backend.gate.open()
+    assert live.http.post("/v1/chat/completions", json=chat()).status_code == 200
+
+
+def test_before_its_body_was_whole(live: Live, capfd: pytest.CaptureFixture[str]) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", live.port), DEADLINE_S) as half:
+        half.sendall(head + b'{"prompt')
+        live.until(lambda: live.num_connections)
+    live.until(lambda: not live.num_connections)
+    assert capfd.readouterr().err == ""
     assert live.http.post("/v1/chat/completions", json=chat()).status_code == 200
 
 
