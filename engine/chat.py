@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 
 from engine.core.errors import EvenflowError
+from engine.core.json_text import parse_json
 
 
 class ChatError(EvenflowError):
@@ -59,23 +59,35 @@ def _contents(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if not line.startswith("data: ") or line == "data: [DONE]":
             continue
-        event = json.loads(line.removeprefix("data: "))
-        if error := event.get("error"):
-            raise ChatError(error["message"])
-        for choice in event["choices"]:
-            if text := choice["delta"].get("content"):
-                yield text
+        data = line.removeprefix("data: ")
+        try:
+            text = _content(parse_json(data))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ChatError(f"the server speaks another language: {data[:80]!r}") from None
+        if text:
+            yield text
+
+
+def _content(event: Any) -> str:
+    """Raises: ChatError, or whatever comes of an event of another shape."""
+    if error := event.get("error"):
+        raise ChatError(str(error["message"]))
+    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
 
 
 def _error_text(response: httpx.Response) -> str:
     try:
-        return str(response.json()["error"]["message"])
+        return str(parse_json(response.content)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return f"HTTP {response.status_code}"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads lines from the terminal until its end; Ctrl-C stops an answer, twice on the prompt leaves."""
+    """Reads lines from the terminal until its end; Ctrl-C stops an answer, twice on the prompt leaves.
+
+    Raises:
+        EvenflowError: the key file cannot be used.
+    """
     headers = {}
     if arguments.api_key_file:
         from engine.server.auth import read_keys
@@ -86,12 +98,19 @@ def run(arguments: argparse.Namespace) -> int:
         options["max_tokens"] = arguments.max_tokens
     # Reading may take as long as the queue does; connecting may not.
     timeout = httpx.Timeout(None, connect=5.0)
-    with httpx.Client(base_url=arguments.url, headers=headers, timeout=timeout) as client:
+    with _client(arguments.url, headers, timeout) as client:
         conversation = Conversation(client, options, arguments.system)
         while (line := _read_line()) is not None:
             if line.strip() and not _show(conversation, line):
                 return 1
     return 0
+
+
+def _client(url: str, headers: dict[str, str], timeout: httpx.Timeout) -> httpx.Client:
+    try:
+        return httpx.Client(base_url=url, headers=headers, timeout=timeout)
+    except httpx.InvalidURL as error:
+        raise ChatError(f"{url!r} is not a server's address: {error}") from None
 
 
 def _read_line() -> str | None:
@@ -103,7 +122,8 @@ def _read_line() -> str | None:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return None
-    return line or None
+    # Bytes that are no text cannot be sent as JSON.
+    return line.encode("utf-8", "replace").decode() or None
 
 
 def _show(conversation: Conversation, line: str) -> bool:

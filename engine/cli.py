@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from engine.config_store import ConfigStore
@@ -17,15 +18,23 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line. Exits 0 done, 1 failed (one line on stderr), 2 wrong usage."""
     arguments = _parser().parse_args(argv)
     sys.exit(arguments.run(arguments))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="engine", description="An MLX server that keeps streams moving.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def _parser() -> _Parser:
+    parser = _Parser(prog="engine", description="An MLX server that keeps streams moving.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     _add_serve(commands)
     fit = commands.add_parser("fit-cost", help="fit a cost model to a --steps file")
     fit.add_argument("steps", type=Path, metavar="STEPS.jsonl")
@@ -34,18 +43,18 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--url", default="http://127.0.0.1:8080", help="the server (default %(default)s)")
     chat.add_argument("--api-key-file", type=Path, metavar="F", help="its first key is sent")
     chat.add_argument("--system", metavar="TEXT", help="a system message")
-    chat.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
-    chat.add_argument("--temperature", type=float, default=0.7, metavar="T", help="default %(default)s")
+    chat.add_argument("--max-tokens", type=_count, metavar="N", help="longest answer")
+    chat.add_argument("--temperature", type=_number, default=0.7, metavar="T", help="default %(default)s")
     chat.set_defaults(run=_chat)
     return parser
 
 
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     serve = commands.add_parser("serve", help="serve a model over OpenAI's API")
     add = serve.add_argument
     add("--model", default=DEFAULT_MODEL, metavar="PATH|HUB_ID", help="default %(default)s")
     add("--host", default="127.0.0.1", help="default %(default)s; another wants --api-key-file")
-    add("--port", type=int, default=8080, help="default %(default)s; 0 takes a free one")
+    add("--port", type=_port, default=8080, help="default %(default)s; 0 takes a free one")
     add("--config", type=Path, metavar="FILE.json", help="the knobs to start with")
     add("--state-dir", type=Path, metavar="DIR", help="keeps config, history and learned costs over restarts")
     add("--record", type=Path, metavar="TRACE.jsonl", help="record the traffic: lengths and hashes, no text")
@@ -55,7 +64,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--backend", choices=("mlx", "sim"), default="mlx", help="sim serves the same API without a model")
     add(
         "--grace-s",
-        type=float,
+        type=_number,
         default=10.0,
         metavar="S",
         help="time for streams to end (default %(default)s)",
@@ -63,6 +72,29 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--announce", action="store_true", help="one line of JSON on stdout when ready; end when stdin does")
     add("--log-level", choices=LOG_LEVELS, default="warning", help="default %(default)s")
     serve.set_defaults(run=_serve)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return number
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    # Checked here, for the resolver takes larger numbers modulo 65536.
+    if not text.isdecimal() or len(text) > 5 or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; there are 0 to 65535")
+    return int(text)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -157,7 +189,7 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
     try:
         with open(arguments.steps, encoding="utf-8") as lines:
             fit = fit_cost_model(list(read_steps(lines)))
-    except (EvenflowError, OSError) as error:
+    except (EvenflowError, OSError, UnicodeDecodeError) as error:
         return _fail(f"{arguments.steps}: {error}")
     print(json.dumps(dataclasses.asdict(fit), indent=1))
     return 0
@@ -165,8 +197,12 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
 
 def _chat(arguments: argparse.Namespace) -> int:
     from engine.chat import run
+    from engine.core.errors import EvenflowError
 
-    return run(arguments)
+    try:
+        return run(arguments)
+    except EvenflowError as error:
+        return _fail(str(error))
 
 
 def _fail(message: str) -> int:

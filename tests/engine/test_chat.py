@@ -38,6 +38,9 @@ def test_an_answer_comes_in_pieces_and_is_remembered() -> None:
         (429, '{"error": {"message": "try again later"}}', "try again later"),
         (502, "<html>", "HTTP 502"),
         (200, 'data: {"error": {"message": "it broke"}}\n\n', "it broke"),
+        (200, "data: hello\n\n", "another language"),
+        (200, 'data: {"error": "it broke"}\n\n', "another language"),
+        (200, 'data: {"choices": null}\n\n', "another language"),
     ],
 )
 def test_a_turn_that_failed_is_forgotten(status: int, text: str, message: str) -> None:

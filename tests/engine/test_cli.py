@@ -103,6 +103,8 @@ def test_a_port_in_use_is_one_line() -> None:
 def test_other_starts_that_fail_are_one_line_each(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"prefill_chunk_tokens": 0}')
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
     sim = ("serve", "--backend", "sim", "--port", "0")
     for arguments in (
         (*sim, "--host", "0.0.0.0"),
@@ -111,16 +113,35 @@ def test_other_starts_that_fail_are_one_line_each(tmp_path: Path) -> None:
         (*sim, "--api-key-file", str(tmp_path / "none")),
         (*sim, "--record", str(config / "trace.jsonl")),
         ("fit-cost", str(tmp_path / "none.jsonl")),
+        ("fit-cost", str(binary)),
+        ("chat", "--api-key-file", str(tmp_path / "none")),
+        ("chat", "--url", "http://[::1"),
     ):
         status, lines = failure(*arguments)
         assert (status, len(lines)) == (1, 1), (arguments, lines)
 
 
-def test_wrong_usage_is_status_two(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--backend", "steam"],
+        ["serve", "--port", "99999"],
+        ["serve", "--port=-1"],
+        ["serve", "--grace-s", "nan"],
+        ["serve", "--grace-s=-1"],
+        ["chat", "--temperature", "inf"],
+        ["chat", "--max-tokens", "0"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_two(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
-        cli.main(["serve", "--backend", "steam"])
+        cli.main(arguments)
     assert end.value.code == 2
-    assert "steam" in capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert arguments[1].partition("=")[0] in lines[0]
 
 
 def test_help_imports_no_server_and_no_model() -> None:
