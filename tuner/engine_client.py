@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import httpx
 from engine.core.config import SchedulerConfig, parse_config
 from engine.core.errors import ConfigError
 from engine.core.events import StepRecord
+from engine.core.json_text import parse_json
 from engine.core.step_json import step_from_mapping
 from tuner.errors import EngineError, StaleConfigError
 
@@ -116,6 +116,17 @@ class EngineClient:
         if answer.status_code != 200:
             raise EngineError(f"{self.url} did not keep generation {generation}: {_message(answer)}")
 
+    def settled_config(self) -> LiveConfig:
+        """The config in force; when that is a change of ours that nobody judged, as a run that was killed
+        leaves behind, the config before it, with the generation in force. Raises: EngineError.
+        """
+        now = self.config()
+        changes = reversed(self.history())
+        unjudged = {"who": self._who, "verdict": "pending"}
+        settled = next((change for change in changes if not unjudged.items() <= change.items()), None)
+        config = settled.get("config") if settled else None
+        return now if config is None else self._live_config({"generation": now.generation, "config": config})
+
     def history(self) -> list[dict[str, Any]]:
         """Who changed the config, oldest first. Raises: EngineError."""
         answer = self._send("GET", "/admin/config/history")
@@ -148,7 +159,10 @@ class EngineClient:
         self._check_key(answer)
         if answer.status_code != 200:
             raise EngineError(f"{self.url}{path} answered {answer.status_code}")
-        return [json.loads(line) for line in answer.text.splitlines() if line.strip()]
+        try:
+            return [parse_json(line) for line in answer.text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise EngineError(f"{self.url}{path} answered what is not JSON: {error}") from error
 
     def model(self) -> tuple[str, int | None]:
         """The served model's name, and its context in tokens if the engine says so. Raises: EngineError."""
@@ -220,7 +234,7 @@ class EngineClient:
     def _live_config(self, body: Mapping[str, Any]) -> LiveConfig:
         try:
             return LiveConfig(int(body["generation"]), parse_config(body["config"]))
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, ConfigError) as error:
             raise EngineError(f"{self.url} speaks another version of Evenflow: {error}") from error
 
     def _check_key(self, answer: httpx.Response) -> None:
@@ -232,7 +246,7 @@ class EngineClient:
 
 def _json(answer: httpx.Response) -> Any:
     try:
-        return answer.json()
+        return parse_json(answer.content)
     except ValueError:
         return None
 
@@ -246,15 +260,16 @@ def _message(answer: httpx.Response) -> str:
 
 
 class ConfigSetter:
-    """Puts one config after another in force and remembers the one that was there before.
+    """Puts one config after another in force and remembers the one that was there before, or before a run
+    of ours that was killed.
 
     Each change names the generation it replaces, so a change by anybody else is noticed, not overwritten.
     """
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
-        self.original = client.config()
-        self._current = self.original
+        self._current = client.config()
+        self.original = client.settled_config()
         self._attempted = self.original.config
 
     def put(self, config: SchedulerConfig, why: str) -> int:

@@ -24,6 +24,7 @@ class FakeEngine(httpx.BaseTransport):
     def __init__(self, config: SchedulerConfig | None = None, meddle_at: int | None = None) -> None:
         self.configs = [config or SchedulerConfig()]
         self.kept = [1]
+        self.authors = ["engine"]
         self.ended: list[dict[str, Any]] = []
         self.upcoming: list[tuple[float | None, bool]] = []
         self.meddle_at = meddle_at
@@ -42,7 +43,11 @@ class FakeEngine(httpx.BaseTransport):
 
     def meddle(self) -> None:
         """Somebody else's change."""
-        self.configs.append(SchedulerConfig(max_running_requests=99))
+        self._add(SchedulerConfig(max_running_requests=99), "somebody")
+
+    def _add(self, config: SchedulerConfig, who: str) -> None:
+        self.configs.append(config)
+        self.authors.append(who)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.num_requests += 1
@@ -62,8 +67,7 @@ class FakeEngine(httpx.BaseTransport):
                 self.kept.append(json.loads(request.content)["generation"])
                 return httpx.Response(200, json={})
             case "GET /admin/config/history":
-                who = {"who": "somebody", "why": "lunch", "generation": self.generation}
-                return httpx.Response(200, json={"history": [who]})
+                return httpx.Response(200, json={"history": self._history()})
             case "GET /admin/stats":
                 last = len(self.ended)
                 return httpx.Response(200, json={"generation": self.generation, "last_request_seq": last})
@@ -75,13 +79,25 @@ class FakeEngine(httpx.BaseTransport):
         body = {"generation": self.generation, "config": self.config.to_mapping()}
         return httpx.Response(200, json=body)
 
+    def _history(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "generation": generation,
+                "config": config.to_mapping(),
+                "who": who,
+                "why": "lunch",
+                "verdict": "kept" if generation in self.kept else "pending",
+            }
+            for generation, (config, who) in enumerate(zip(self.configs, self.authors, strict=True), 1)
+        ]
+
     def _is_stale(self, request: httpx.Request) -> bool:
         return request.headers.get("if-match") not in (None, f'"{self.generation}"')
 
     def _put(self, request: httpx.Request) -> httpx.Response:
         if self._is_stale(request):
             return httpx.Response(412)
-        self.configs.append(parse_config(json.loads(request.content)))
+        self._add(parse_config(json.loads(request.content)), request.headers["x-evenflow-who"])
         if request.headers.get("x-evenflow-keep") == "1":
             self.kept.append(self.generation)
         return self._config()
@@ -90,7 +106,7 @@ class FakeEngine(httpx.BaseTransport):
         if self._is_stale(request):
             return httpx.Response(412)
         before = max(kept for kept in self.kept if kept < self.generation)
-        self.configs.append(self.configs[before - 1])
+        self._add(self.configs[before - 1], request.headers["x-evenflow-who"])
         return self._config()
 
     def _requests(self, after: int) -> httpx.Response:

@@ -101,6 +101,27 @@ def test_the_original_config_is_put_back_after_an_error() -> None:
     assert engine.kept[-1] == engine.generation
 
 
+def test_what_a_killed_run_left_behind_is_not_taken_for_the_servers_own_config() -> None:
+    engine = FakeEngine()
+    original = engine.config
+    killed = ConfigSetter(engine.client())
+    killed.put(CONFIG, "trial 1")
+    killed.put(original, "trial 2")
+    killed.put(CONFIG, "trial 3")
+    setter = ConfigSetter(engine.client())
+    assert setter.original.config == original
+    with restoring(setter, print):
+        pass
+    assert engine.config == original
+    assert engine.kept[-1] == engine.generation
+
+
+def test_a_change_of_ours_that_was_kept_is_the_servers_own_config() -> None:
+    engine = FakeEngine()
+    engine.client().put_config(CONFIG, 1, "study", keep=True)
+    assert ConfigSetter(engine.client()).original.config == CONFIG
+
+
 def test_somebody_elses_config_is_left_alone_at_the_end() -> None:
     engine = FakeEngine()
     setter = ConfigSetter(engine.client())
