@@ -174,8 +174,10 @@ def _run_child(
     ):
         _follow(child, len(job["requests"]), on_progress)
         status = child.wait()
-    if status != 0 or not result_file.exists():
+    if status != 0:
         raise LoadRunError(f"the load client ended with status {status}: {_last_words(log_file)}")
+    if not result_file.exists():  # what it said last is Locust's table
+        raise LoadRunError("the load client was stopped before it had a result")
     result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
     return result
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuner.engines import run_tuner
+from tests.tuner.engines import run_tuner, sim_engine
 
 
 class _Foreign(http.server.BaseHTTPRequestHandler):
@@ -132,6 +132,12 @@ def test_nothing_to_apply(tmp_path: Path) -> None:
 
 def test_a_chunk_size_that_is_none(tmp_path: Path) -> None:
     assert "'tiny'" in fails(tmp_path, 2, "sweep", "--chunks", "whole,tiny")
+
+
+def test_more_streams_than_the_server_runs_at_once(tmp_path: Path) -> None:
+    with sim_engine(tmp_path) as url:
+        line = fails(tmp_path, 2, "sweep", "--engine", url, "--streams", "16")
+    assert "runs 16 at once" in line
 
 
 def test_a_rollback_at_nobody(tmp_path: Path) -> None:

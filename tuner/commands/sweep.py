@@ -9,6 +9,7 @@ import json
 
 from rich.console import Console
 
+from engine.core.config import SchedulerConfig
 from tuner.engine_client import Keys, restoring
 from tuner.errors import UsageError
 from tuner.serving import EngineChoice, serving
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
     with TerminalAnnouncer(Console(stderr=True)) as announcer, contextlib.ExitStack() as stack:
         server = stack.enter_context(serving(choice, client, announcer))
         stack.enter_context(restoring(server.setter, announcer.warn))
+        _check_room(server.setter.original.config, arguments.streams)
         announcer.doing("measuring what this server can do")
         capacity = Probe(server, arguments.seed).measure(_PROBE_PAUSE_S)
         plan = SweepPlan(
@@ -59,6 +61,13 @@ def _parse_chunks(text: str | None) -> tuple[int | None, ...] | None:
         wrong = repr(bad[0] if bad else text)
         raise UsageError(f"--chunks: {wrong} is not a chunk size; write it like whole,2048,1024,512")
     return tuple(None if word == "whole" else int(word) for word in words)
+
+
+def _check_room(config: SchedulerConfig, streams: int) -> None:
+    """Streams that have to queue would not pause beside the prompt. Raises: UsageError."""
+    room = config.max_running_requests
+    if streams >= room:
+        raise UsageError(f"--streams {streams} and a prompt are too many: this server runs {room} at once")
 
 
 def _prompt_tokens(wanted: int | None, capacity: Capacity) -> int:
