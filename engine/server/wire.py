@@ -14,6 +14,8 @@ MAX_BODY_BYTES = 16 << 20
 # What an answer may grow to when the caller names no limit: KV for it is promised at the door, so a
 # generous default would turn others away.
 DEFAULT_MAX_TOKENS = 1024
+# Colder than this is greedy: the device would divide by what rounds to zero. vLLM draws the line here too.
+_COLDEST = 1e-5
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -91,13 +93,13 @@ class GenerationRequest(BaseModel):
     max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1, lt=1 << 31)
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 64)
     stop: str | list[str] | None = None
     ignore_eos: bool = False
-    min_tokens: int = Field(0, ge=0)
+    min_tokens: int = Field(0, ge=0, lt=1 << 31)
     priority: int = Field(0, ge=-(1 << 31), lt=1 << 31)
     user: str | None = None
 
@@ -135,10 +137,15 @@ class GenerationRequest(BaseModel):
     def options(self) -> StreamOptions:
         return self.stream_options or StreamOptions()
 
+    @property
+    def _draw_at(self) -> float:
+        temperature = 1.0 if self.temperature is None else float(self.temperature)
+        return 0.0 if temperature < _COLDEST else temperature
+
     def sampling(self) -> SamplingParams:
         """Temperature and top_p are 1 when not given, as in OpenAI's API."""
         return SamplingParams(
-            temperature=1.0 if self.temperature is None else float(self.temperature),
+            temperature=self._draw_at,
             top_p=1.0 if self.top_p is None else float(self.top_p),
             top_k=max(0, self.top_k or 0),
             min_p=float(self.min_p or 0.0),

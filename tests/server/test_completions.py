@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from engine.core.config import SchedulerConfig
+from engine.server.wire import ChatRequest
 from tests.engine.fakes import FakeBackend
 from tests.server.live import Live, RawClient, chat, events, text_of
 
@@ -169,6 +171,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (chat(frequency_penalty=1), "frequency_penalty"),
     (chat(response_format={"type": "json_object"}), "response_format"),
     (chat(min_tokens=-1), "min_tokens"),
+    (chat(top_k=1 << 31), "top_k"),
+    (chat(repetition_penalty=1e-300), "repetition_penalty"),
     ({"messages": []}, "messages"),
     ({"max_tokens": 1}, "messages"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
@@ -185,6 +189,14 @@ def test_a_bad_field_is_named(live: Live, body: dict[str, Any], param: str) -> N
     assert error["type"] == "invalid_request_error"
     assert param in error["message"]
     assert live.service.ended.last_seq == 0
+
+
+@pytest.mark.parametrize(("given", "drawn_at"), [(1e-300, 0), (0, 0), (0.01, 0.01), (None, 1)])
+def test_a_temperature_that_the_device_would_round_to_zero_is_zero(
+    given: float | None, drawn_at: float
+) -> None:
+    body = ChatRequest.model_validate_json(json.dumps(chat(temperature=given)))
+    assert body.sampling().temperature == drawn_at
 
 
 @pytest.mark.parametrize(
