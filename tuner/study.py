@@ -148,6 +148,8 @@ class Search:
         """Start at 1,024 tokens and halve until the pause is tolerable, as one would by hand."""
         tried = None
         for chunk in self._rule_sizes():
+            if self._budget.left_s <= 0:
+                break
             self._announcer.doing(f"rule of thumb: {chunk} tokens")
             config = fixed_chunks(self._plan.space.base, chunk)
             tried = self._live(TrialKind.RULE, config)
