@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.core.cost_model import CostModel, Work
-from engine.core.executor import ModelInfo
-from engine.core.plan import PrefillChunk
+from engine.core.executor import CheckpointSizes, ModelInfo
+from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
 
 # About an 8B-class 4-bit model on a laptop GPU: 8,000 tokens in 3.1 s unchunked, and with three streams
@@ -28,7 +28,11 @@ LAPTOP_GPU = CostModel(
     decode_row_s=0.002,
     decode_kv_token_s=2.0e-7,
 )
-SIM_MODEL = ModelInfo(name="sim", context_tokens=131_072, kv_capacity_tokens=262_144)
+# The same model's keys and values: 32 layers, 8 heads of 128, two bytes each.
+_CHECKPOINTS = CheckpointSizes(token_bytes=131_072, capacity_bytes=8 << 30)
+SIM_MODEL = ModelInfo(
+    name="sim", context_tokens=131_072, kv_capacity_tokens=262_144, checkpoints=_CHECKPOINTS
+)
 VOCABULARY = 49_152
 
 
@@ -83,6 +87,15 @@ class RealTimeExecutor:
         seed = request.sampling.seed
         self._rows[request.id] = _Row(request.prompt, _hash(request.prompt) if seed is None else seed)
 
+    def restore(self, restore: Restore) -> None:
+        self._rows[restore.request_id].depth = restore.num_tokens
+
+    def keep(self, keep: Keep) -> None:
+        """A checkpoint costs the simulated device nothing."""
+
+    def drop(self, checkpoint: int) -> None:
+        """Nothing was kept."""
+
     def release(self, request_id: str) -> None:
         self._rows.pop(request_id, None)
 
@@ -133,6 +146,10 @@ class WordTokenizer:
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         words = (f"<{message['role']}> {message['content']}" for message in messages)
         return self.encode(" ".join(words) + " <assistant>")
+
+    def boundaries(self, messages: Sequence[Mapping[str, str]], tokens: Sequence[int]) -> tuple[int, ...]:
+        first = len(messages[0]["content"].split()) + 1
+        return tuple(sorted({first, len(tokens) - 1}))
 
     def detokenizer(self) -> WordDetokenizer:
         return WordDetokenizer()

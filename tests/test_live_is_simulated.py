@@ -21,9 +21,26 @@ from engine.sim.executor import SimExecutor, VirtualClock
 from tests.contracts.driver import random_prompt
 from tests.mlx_backend.tiny_models import make_tiny_model
 
+# A request, its step of arrival, and the step at which its client leaves.
+Arrival = tuple[Request, int, int | None]
+LAST_ARRIVAL = 30
+
 # (prompt, output, step of arrival, step at which the client leaves)
 ARRIVALS = [(40, 60, 0, None), (7, 12, 2, None), (300, 5, 5, None), (250, 8, 6, None), (90, 30, 6, 14)]
 ARRIVALS += [(16, 9, step, None) for step in (8, 8, 9, 12, 30)]
+
+# Prompts of (length, seed) parts: a system prompt shared by most, a conversation that goes on, an abort of
+# the one whose prefix others wait for, and too few bytes for all of it.
+SYSTEM, OTHER = (120, 100), (90, 200)
+CHATS = [
+    ([SYSTEM, (40, 1)], 9, 0, None),
+    ([SYSTEM, (70, 2)], 9, 0, 7),
+    ([OTHER, (30, 3)], 12, 2, 3),
+    ([OTHER, (50, 4)], 12, 2, None),
+    ([SYSTEM, (40, 1), (60, 5)], 6, 15, None),
+    ([SYSTEM, (40, 1), (60, 5), (33, 6)], 6, 25, None),
+    ([OTHER, (50, 4)], 12, 25, None),
+]
 
 CONFIGS = {
     "fixed": {"prefill_chunk_tokens": 32, "solo_chunk_tokens": 64},
@@ -33,37 +50,73 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> MlxExecutor:
-    return MlxExecutor(load_model(make_tiny_model(tmp_path_factory.mktemp("model"), "llama")))
+CACHES = {
+    "roomy": {"prefill_chunk_tokens": 32, "solo_chunk_tokens": 64},
+    "scarce": {"prefill_chunk_tokens": 32, "solo_chunk_tokens": 64, "prefix_cache_bytes": 50_000},
+    "shortest": {"prefill_chunk_tokens": 48, "solo_chunk_tokens": 48, "prefill_order": "shortest"},
+}
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MlxExecutor:
+    return MlxExecutor(load_model(make_tiny_model(tmp_path_factory.mktemp("model"), request.param)))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_live_plans_equal_simulated_plans(name: str, live: MlxExecutor) -> None:
-    config = parse_config(CONFIGS[name])
+    arrivals = [(plain_request(index, row[0], row[1]), *row[2:]) for index, row in enumerate(ARRIVALS)]
+    plans = both(live, parse_config(CONFIGS[name]), arrivals)
+    assert sum(plan.num_prefill_tokens for plan in plans) > 600
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_live_plans_equal_simulated_plans_with_shared_prefixes(name: str, live: MlxExecutor) -> None:
+    arrivals = [(chat(index, row[0], row[1]), *row[2:]) for index, row in enumerate(CHATS)]
+    plans = both(live, parse_config(CACHES[name]), arrivals)
+    assert sum(len(plan.restore) for plan in plans) >= 2
+    assert bool(sum(len(plan.drop) for plan in plans)) == (name == "scarce")
+
+
+def both(live: MlxExecutor, config: SchedulerConfig, arrivals: list[Arrival]) -> list[StepPlan]:
+    """Serves the arrivals on both; the plans they agree on."""
     clock = VirtualClock()
     device = SimExecutor(live.info, UNFITTED, clock, runs_ahead=live.runs_ahead)
-    simulated = serve(device, clock, config)
-    assert serve(live, time.perf_counter, config) == simulated
-    assert sum(plan.num_prefill_tokens for plan in simulated) > 600
+    simulated = serve(device, clock, config, arrivals)
+    plans = serve(live, time.perf_counter, config, arrivals)
+    held = {keep.checkpoint for plan in plans for keep in plan.keep}
+    for checkpoint in sorted(held - {gone for plan in plans for gone in plan.drop}, reverse=True):
+        live.drop(checkpoint)
+    assert plans == simulated
+    return plans
 
 
-def serve(executor: Executor, clock: Callable[[], float], config: SchedulerConfig) -> list[StepPlan]:
+def plain_request(index: int, prompt: int, output: int) -> Request:
+    return Request(
+        id=f"r{index}", prompt=random_prompt(index, prompt), max_tokens=output, arrived_at_s=float(index)
+    )
+
+
+def chat(index: int, parts: list[tuple[int, int]], output: int) -> Request:
+    messages = [random_prompt(seed, length) for length, seed in parts]
+    ends = tuple(itertools.accumulate(len(message) for message in messages))
+    prompt = list(itertools.chain(*messages, [1, 2]))
+    return Request(
+        id=f"r{index}", prompt=prompt, max_tokens=output, arrived_at_s=float(index), boundaries=ends
+    )
+
+
+def serve(
+    executor: Executor, clock: Callable[[], float], config: SchedulerConfig, arrivals: list[Arrival]
+) -> list[StepPlan]:
     scheduler, pipeline = Scheduler(executor.info, config), Pipeline(executor)
     plans: list[StepPlan] = []
     for step in itertools.count():
-        for index, (prompt, output, arrives, leaves) in enumerate(ARRIVALS):
+        for request, arrives, leaves in arrivals:
             if arrives == step:
-                request = Request(
-                    id=f"r{index}",
-                    prompt=random_prompt(index, prompt),
-                    max_tokens=output,
-                    arrived_at_s=float(index),
-                )
                 scheduler.submit(request, clock())
             if leaves == step:
-                scheduler.finish(f"r{index}", FinishReason.ABORTED, clock())
-        if scheduler.is_idle:
+                scheduler.finish(request.id, FinishReason.ABORTED, clock())
+        if scheduler.is_idle and step > LAST_ARRIVAL:
             return plans
         plans.append(run_step(scheduler, pipeline, clock, lambda record, events: None))
     raise AssertionError("unreachable")

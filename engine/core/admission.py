@@ -61,14 +61,21 @@ class Load:
 
 
 def decide(
-    request: Request, load: Load, own_prefill_s: float, config: SchedulerConfig, model: ModelInfo
+    request: Request,
+    load: Load,
+    own_prefill_s: float,
+    config: SchedulerConfig,
+    model: ModelInfo,
+    num_cached: int = 0,
 ) -> Admitted | Refused:
     """Admit or refuse.
 
     Args:
+        num_cached: prompt tokens that probably need not be read.
         own_prefill_s: predicted time to read this prompt under the config in force.
     """
-    return _never_fits(request, config, model) or _overloaded(request, load, own_prefill_s, config)
+    own_tokens = request.num_prompt_tokens - num_cached
+    return _never_fits(request, config, model) or _overloaded(own_tokens, load, own_prefill_s, config)
 
 
 def kv_budget_tokens(config: SchedulerConfig, model: ModelInfo) -> int:
@@ -91,14 +98,14 @@ def _never_fits(request: Request, config: SchedulerConfig, model: ModelInfo) -> 
 
 
 def _overloaded(
-    request: Request, load: Load, own_prefill_s: float, config: SchedulerConfig
+    own_tokens: int, load: Load, own_prefill_s: float, config: SchedulerConfig
 ) -> Admitted | Refused:
     drain_s = load.unread_s + load.slot_wait_s
     must_wait = load.slot_wait_s > 0 or load.num_waiting > 0
     if must_wait and load.num_waiting >= config.max_waiting_requests:
         message = f"{load.num_waiting} requests are waiting already; try again later"
         return Refused(RefusalCode.QUEUE_FULL, message, drain_s)
-    queued = load.waiting_prefill_tokens + request.num_prompt_tokens
+    queued = load.waiting_prefill_tokens + own_tokens
     if must_wait and queued > config.max_waiting_prefill_tokens:
         message = f"{load.waiting_prefill_tokens} prompt tokens are waiting already; try again later"
         return Refused(RefusalCode.PREFILL_BACKLOG, message, drain_s)

@@ -55,6 +55,9 @@ class SchedulerConfig:
     kv_budget_tokens: int | None = _knob(
         None, "tokens of KV that may be promised; null = from memory", 1, 1 << 40
     )
+    prefix_cache_bytes: int | None = _knob(
+        None, "memory for prefixes that were read before; 0 = keep none, null = from memory", 0, 1 << 50
+    )
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON values, one per knob."""

@@ -9,8 +9,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.core.plan import PrefillChunk
+from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSizes:
+    """What a snapshot of a request's caches takes.
+
+    Attributes:
+        token_bytes: a token's, in the layers that keep every token.
+        windows: (tokens, bytes a token) of the layers that keep the latest tokens only.
+        state_bytes: of recurrent layers, however many tokens were read.
+        capacity_bytes: what this machine's memory has room for.
+    """
+
+    token_bytes: int
+    windows: tuple[tuple[int, int], ...] = ()
+    state_bytes: int = 0
+    capacity_bytes: int = 0
+
+    @property
+    def divisible(self) -> bool:
+        """Whether every layer keeps every token, so that a snapshot holds each shorter prefix too."""
+        return not self.windows and not self.state_bytes
+
+    def num_bytes(self, start: int, end: int) -> int:
+        """Bytes of a snapshot at `end` tokens that builds on another at `start` tokens."""
+        latest = sum(min(end, tokens) * token_bytes for tokens, token_bytes in self.windows)
+        return (end - start) * self.token_bytes + latest + self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +47,13 @@ class ModelInfo:
     Attributes:
         context_tokens: prompt and output together.
         kv_capacity_tokens: tokens of KV that fit this machine's memory beside the weights.
+        checkpoints: what snapshots of its caches take; None when they cannot be taken.
     """
 
     name: str
     context_tokens: int
     kv_capacity_tokens: int
+    checkpoints: CheckpointSizes | None = None
 
 
 class Executor(Protocol):
@@ -45,6 +74,15 @@ class Executor(Protocol):
 
     def start(self, request: Request) -> None:
         """Makes the caches of a new request."""
+
+    def restore(self, restore: Restore) -> None:
+        """Fills a new request's caches with the first tokens of a checkpoint, before any chunk of it."""
+
+    def keep(self, keep: Keep) -> None:
+        """Takes a checkpoint of a request's caches, as the work launched so far leaves them."""
+
+    def drop(self, checkpoint: int) -> None:
+        """Frees a checkpoint; nothing that is kept builds on it. Requests restored from it go on."""
 
     def release(self, request_id: str) -> None:
         """Frees everything held for the request, launched work included. Unknown ids are ignored."""

@@ -71,6 +71,10 @@ class Pipeline:
             self._executor.release(request_id)
         for request in plan.start:
             self._executor.start(request)
+        for restore in plan.restore:
+            self._executor.restore(restore)
+        for checkpoint in plan.drop:
+            self._executor.drop(checkpoint)
         ahead = self._executor.runs_ahead
         if plan.decode:
             ticket = self._executor.launch_decode(plan.decode)
@@ -80,6 +84,8 @@ class Pipeline:
         if plan.prefill:
             ticket = self._executor.launch_prefill(plan.prefill)
             self._in_flight.append(_Launch(plan.step, plan.generation, (), plan.prefill, ticket))
+        for keep in plan.keep:
+            self._executor.keep(keep)
         yield from self._settle_all_but(1 if self._last_may_run_on(plan) else 0)
         if plan.prefill and not plan.decode and self._in_flight:
             self._executor.wait_nearly(self._in_flight[0].ticket)

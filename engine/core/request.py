@@ -44,6 +44,8 @@ class Request:
         stop_tokens: ids that end the answer; empty when the caller wants `ignore_eos`.
         min_tokens: stop tokens before this many output tokens do not end the answer.
         priority: lower is served first among the waiting.
+        boundaries: token counts at which the prompt's parts end (messages, the prompt itself), ascending:
+            where another prompt may part from this one. Empty keeps it out of the prefix cache.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Request:
     min_tokens: int = 0
     priority: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    boundaries: tuple[int, ...] = ()
 
     @property
     def num_prompt_tokens(self) -> int:

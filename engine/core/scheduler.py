@@ -20,35 +20,12 @@ from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import ModelInfo
 from engine.core.pace import Pace
 from engine.core.pipeline import Pipeline, Settled
-from engine.core.plan import PrefillChunk, StepPlan
-from engine.core.policy import Unread, plan_prefill
+from engine.core.plan import PrefillChunk, Restore, StepPlan
+from engine.core.policy import Unread, order_prompts, plan_prefill
+from engine.core.prefix_cache import CacheUse, PrefixCache, cache_bytes
 from engine.core.request import FinishReason, Request
+from engine.core.row import Row
 from engine.core.timeline import PauseCause, PauseKind, PauseLog, Timeline
-
-
-@dataclass(slots=True, eq=False)
-class _Row:
-    """A request inside, and how far it has come; counts include what is launched but not settled."""
-
-    request: Request
-    timeline: Timeline
-    num_prefilled: int = 0
-    num_sampled: int = 0
-
-    @property
-    def num_unread(self) -> int:
-        return self.request.num_prompt_tokens - self.num_prefilled
-
-    @property
-    def depth(self) -> int:
-        return self.num_prefilled + self.num_sampled
-
-    @property
-    def may_decode(self) -> bool:
-        return self.num_unread == 0 and self.num_sampled < self.request.max_tokens
-
-    def queue_key(self) -> tuple[int, float]:
-        return self.request.priority, self.request.arrived_at_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +33,7 @@ class Occupancy:
     """How full the engine is.
 
     Attributes:
+        waiting_prefill_tokens: uncached prompt tokens in the queue.
         kv_tokens: KV promised to running requests, prompt and output.
     """
 
@@ -63,6 +41,7 @@ class Occupancy:
     num_waiting: int
     waiting_prefill_tokens: int
     kv_tokens: int
+    prefix_cache: CacheUse = CacheUse()
 
 
 class Scheduler:
@@ -85,13 +64,15 @@ class Scheduler:
         self._model = model
         self._config = config or SchedulerConfig()
         self._pace = Pace(costs or UNFITTED, proven=costs is not None)
+        self._prefixes = PrefixCache(model, cache_bytes(self._config, model))
         self._generation = generation
         self._lock = lock or nullcontext()
-        self._waiting: list[_Row] = []
-        self._running: dict[str, _Row] = {}
+        self._waiting: list[Row] = []
+        self._running: dict[str, Row] = {}
         self._to_release: list[str] = []
         self._step = 0
         self._decodes_since_chunk = 0
+        self._last_chunk_step = 0
         self._in_flight: deque[Work] = deque()
         self._settled_at_s = 0.0
         self._log = PauseLog()
@@ -102,14 +83,19 @@ class Scheduler:
 
     def submit(self, request: Request, now_s: float) -> Admitted | Refused:
         """Lets the request in, or says why not; a refused request leaves no trace inside."""
+        row = Row(request, Timeline(request.arrived_at_s, self._generation))
+        row.digests = self._prefixes.digest(request)
         with self._lock:
             if self._stopping:
                 return Refused(RefusalCode.STOPPING, "the server is shutting down")
-            own_s = self._reading_seconds([(0, request.num_prompt_tokens)])
-            verdict = admission.decide(request, self._load(request), own_s, self._config, self._model)
+            row.num_expected = self._prefixes.expect(row, self._inside())
+            own_s = self._reading_seconds([(row.num_done, row.num_uncached)])
+            verdict = admission.decide(
+                request, self._load(request), own_s, self._config, self._model, row.num_expected
+            )
             if isinstance(verdict, Admitted):
-                row = _Row(request, Timeline(request.arrived_at_s, self._generation))
-                insort(self._waiting, row, key=_Row.queue_key)
+                self._prefixes.admit(row, self._inside())
+                insort(self._waiting, row, key=Row.queue_key)
             return verdict
 
     def finish(self, request_id: str, reason: FinishReason, now_s: float) -> FinishedEvent | None:
@@ -136,6 +122,7 @@ class Scheduler:
         """Replaces the config; takes hold at the next plan."""
         with self._lock:
             self._config, self._generation = config, generation
+            self._prefixes.resize(cache_bytes(config, self._model))
             self._pace.doubt()
 
     def calibrate(self, costs: CostModel) -> None:
@@ -147,13 +134,15 @@ class Scheduler:
     def is_idle(self) -> bool:
         """Nothing to plan and nothing to wait for."""
         with self._lock:
-            return not (self._waiting or self._running or self._to_release or self._in_flight)
+            inside = self._waiting or self._running or self._in_flight
+            return not (inside or self._to_release or self._prefixes.has_drops)
 
     @property
     def occupancy(self) -> Occupancy:
         with self._lock:
-            unread = sum(row.num_unread for row in self._waiting)
-            return Occupancy(len(self._running), len(self._waiting), unread, self._promised_kv())
+            unread = sum(row.num_uncached for row in self._waiting)
+            counts = len(self._running), len(self._waiting), unread, self._promised_kv()
+            return Occupancy(*counts, self._prefixes.use)
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -166,10 +155,21 @@ class Scheduler:
             decode = tuple(row for row in self._running.values() if row.may_decode)
             decoding = Work.of_decode(row.depth for row in decode)
             chunks = self._plan_chunks(decoding, now_s)
+            restores = self._begin(chunks)
             self._note_idle(now_s, bool(decode))
             self._launch(decode, decoding, chunks, now_s)
-            ids = tuple(row.request.id for row in decode)
-            return StepPlan(self._step, self._generation, release, started, ids, chunks)
+            keeps = self._prefixes.keep([self._running[chunk.request_id] for chunk in chunks])
+            return StepPlan(
+                step=self._step,
+                generation=self._generation,
+                release=release,
+                start=started,
+                restore=restores,
+                drop=self._prefixes.take_drops(),
+                decode=tuple(row.request.id for row in decode),
+                prefill=chunks,
+                keep=keeps,
+            )
 
     def commit(self, settled: Settled, now_s: float) -> tuple[StepRecord, list[Event]]:
         """Takes in one launch that ended at `now_s`: its record, and what its tokens brought about."""
@@ -197,9 +197,9 @@ class Scheduler:
         self._running |= {row.request.id: row for row in starting}
         return tuple(row.request for row in starting)
 
-    def _starting(self) -> list[_Row]:
+    def _starting(self) -> list[Row]:
         """The head of the queue, as far as slots and KV last: what the next plan starts."""
-        starting: list[_Row] = []
+        starting: list[Row] = []
         budget = admission.kv_budget_tokens(self._config, self._model) - self._promised_kv()
         for row in self._waiting[: max(0, self._config.max_running_requests - len(self._running))]:
             # A budget lowered below what one waiting request needs must not lock the queue for ever.
@@ -212,16 +212,35 @@ class Scheduler:
     def _plan_chunks(self, decoding: Work, now_s: float) -> tuple[PrefillChunk, ...]:
         if decoding.decode_rows and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk:
             return ()
-        rows = sorted((r for r in self._running.values() if r.num_unread), key=_Row.queue_key)
-        unread = [self._unread(row, now_s) for row in rows]
-        return plan_prefill(unread, decoding, self._config, self._pace)
+        rows = sorted((r for r in self._running.values() if r.num_unread), key=Row.queue_key)
+        unread = self._without_followers([self._unread(row, now_s) for row in rows])
+        chunks = plan_prefill(unread, decoding, self._config, self._pace)
+        return tuple(self._prefixes.cut(self._running[chunk.request_id], chunk) for chunk in chunks)
 
-    def _unread(self, row: _Row, now_s: float) -> Unread:
+    def _unread(self, row: Row, now_s: float) -> Unread:
+        hit = None if row.begun else self._prefixes.find(row)
+        start = hit.num_tokens if hit else row.num_prefilled
         waited_s = now_s - row.request.arrived_at_s
-        return Unread(row.request.id, row.num_prefilled, row.num_unread, waited_s)
+        return Unread(row.request.id, start, row.request.num_prompt_tokens - start, waited_s)
+
+    def _without_followers(self, unread: list[Unread]) -> list[Unread]:
+        """Leaves out prompts that gain by waiting for a checkpoint of another one."""
+        rows = [self._running[prompt.request_id] for prompt in unread]
+        if all(row.digests is None for row in rows):
+            return unread
+        ordered = order_prompts(unread, self._config.prefill_order, self._pace.costs)
+        rows = [self._running[prompt.request_id] for prompt in ordered]
+        following = self._prefixes.followers(rows, self._last_chunk_step)
+        return [prompt for prompt in unread if prompt.request_id not in following]
+
+    def _begin(self, chunks: Iterable[PrefillChunk]) -> tuple[Restore, ...]:
+        """Settles what the prompts that are read from here on start from."""
+        rows = (self._running[chunk.request_id] for chunk in chunks)
+        restores = (self._prefixes.begin(row) for row in rows if not row.begun)
+        return tuple(restore for restore in restores if restore)
 
     def _launch(
-        self, decode: Iterable[_Row], decoding: Work, chunks: tuple[PrefillChunk, ...], now_s: float
+        self, decode: Iterable[Row], decoding: Work, chunks: tuple[PrefillChunk, ...], now_s: float
     ) -> None:
         """Counts the plan's work as launched."""
         if decoding.decode_rows:
@@ -232,11 +251,13 @@ class Scheduler:
             self._decodes_since_chunk += 1
             return
         self._decodes_since_chunk = 0
+        self._last_chunk_step = self._step
         self._in_flight.append(Work.of_prefill(chunks))
         for chunk in chunks:
             row = self._running[chunk.request_id]
             row.num_prefilled += chunk.num_tokens
             row.num_sampled += chunk.completes_prompt
+            row.last_chunk_step = self._step
             row.timeline.num_chunks += 1
             if row.timeline.started_at_s is None:
                 row.timeline.started_at_s = now_s
@@ -250,7 +271,7 @@ class Scheduler:
             self._log.note(now_s, cause)
         self._settled_at_s = now_s
 
-    def _take_token(self, row: _Row, token: int, step: int, now_s: float) -> list[Event]:
+    def _take_token(self, row: Row, token: int, step: int, now_s: float) -> list[Event]:
         request, timeline = row.request, row.timeline
         if token in request.stop_tokens and timeline.num_output_tokens >= request.min_tokens:
             return [self._end(row, FinishReason.STOP, now_s)]
@@ -260,13 +281,16 @@ class Scheduler:
             events.append(self._end(row, FinishReason.LENGTH, now_s))
         return events
 
-    def _end(self, row: _Row, reason: FinishReason, now_s: float) -> FinishedEvent:
+    def _end(self, row: Row, reason: FinishReason, now_s: float) -> FinishedEvent:
         if self._running.pop(row.request.id, None):
             self._to_release.append(row.request.id)
         row.timeline.ended_at_s = now_s
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._output_tokens.add(row.timeline.num_output_tokens)
         return FinishedEvent(row.request.id, reason, row.timeline)
+
+    def _inside(self) -> list[Row]:
+        return [*self._running.values(), *self._waiting]
 
     def _promised_kv(self) -> int:
         return sum(row.request.num_kv_tokens for row in self._running.values())
@@ -276,10 +300,10 @@ class Scheduler:
     def _load(self, request: Request) -> Load:
         starting = self._starting()
         inside, waiting = [*self._running.values(), *starting], self._waiting[len(starting) :]
-        unread = [(r.num_prefilled, r.num_unread) for r in (*inside, *waiting) if r.num_unread]
+        unread = [(r.num_done, r.num_uncached) for r in (*inside, *waiting) if r.num_unread]
         return Load(
             num_waiting=len(waiting),
-            waiting_prefill_tokens=sum(row.num_unread for row in waiting),
+            waiting_prefill_tokens=sum(row.num_uncached for row in waiting),
             unread_s=self._reading_seconds(unread),
             slot_wait_s=self._slot_wait_s(request, inside, len(waiting)),
         )
@@ -290,7 +314,7 @@ class Scheduler:
     def _decoding(self) -> Work:
         return Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
 
-    def _slot_wait_s(self, request: Request, inside: list[_Row], num_ahead: int) -> float:
+    def _slot_wait_s(self, request: Request, inside: list[Row], num_ahead: int) -> float:
         budget = admission.kv_budget_tokens(self._config, self._model)
         fits = sum(row.request.num_kv_tokens for row in inside) + request.num_kv_tokens <= budget
         free = self._config.max_running_requests - len(inside)

@@ -9,8 +9,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from engine.core.executor import ModelInfo
-from engine.core.plan import PrefillChunk
+from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
+from engine.mlx_backend.checkpoints import Checkpoints
 from engine.mlx_backend.device import on_cpu
 from engine.mlx_backend.forward import Forward
 from engine.mlx_backend.launches import Launches, Ticket
@@ -32,6 +33,7 @@ class MlxExecutor:
         self._forward: Forward | None = Forward(loaded.model)
         self._rows: dict[str, Row] = {}
         self._launches = Launches()
+        self._checkpoints = Checkpoints()
 
     @property
     def info(self) -> ModelInfo:
@@ -43,9 +45,23 @@ class MlxExecutor:
 
     def start(self, request: Request) -> None:
         forward = self._ready()
-        output = min(request.max_tokens, _PREALLOCATED_OUTPUT_TOKENS)
-        caches = forward.new_caches(request.num_prompt_tokens + output)
+        caches = forward.new_caches(_room_tokens(request))
         self._rows[request.id] = Row(request, caches, forward.vocab)
+
+    def restore(self, restore: Restore) -> None:
+        row = self._rows[restore.request_id]
+        self._checkpoints.restore(restore, row.caches, _room_tokens(row.request))
+
+    def keep(self, keep: Keep) -> None:
+        self._launches.extend(self._checkpoints.keep(keep, self._rows[keep.request_id].caches))
+
+    def drop(self, checkpoint: int) -> None:
+        self._checkpoints.drop(checkpoint)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of all checkpoints together."""
+        return self._checkpoints.num_bytes
 
     def release(self, request_id: str) -> None:
         self._rows.pop(request_id, None)
@@ -79,6 +95,7 @@ class MlxExecutor:
 
     def close(self) -> None:
         self._rows.clear()
+        self._checkpoints.clear()
         self._forward = None
         self._launches.clear()
         # Without this the process can abort when it exits after a thread that used MLX has ended.
@@ -87,6 +104,10 @@ class MlxExecutor:
     def _ready(self) -> Forward:
         assert self._forward is not None, "used after close"
         return self._forward
+
+
+def _room_tokens(request: Request) -> int:
+    return request.num_prompt_tokens + min(request.max_tokens, _PREALLOCATED_OUTPUT_TOKENS)
 
 
 def _last_token(row: Row) -> mx.array:

@@ -54,6 +54,13 @@ class Launches:
         _start(everything)
         return ticket
 
+    def extend(self, arrays: Sequence[mx.array]) -> None:
+        """Launches the computation of `arrays` behind the newest launch, which still counts as the newest."""
+        if self._held:
+            self._held = [*self._held, *arrays]
+        else:
+            _start(arrays)
+
     def wait_nearly(self, ticket: Ticket) -> None:
         """Blocks until the ticket's early part is done, or all of it when there is none."""
         if ticket.early is None or self._holds:

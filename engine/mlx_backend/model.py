@@ -14,9 +14,10 @@ import mlx_lm.utils
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
-from engine.core.executor import ModelInfo
+from engine.core.executor import CheckpointSizes, ModelInfo
 from engine.mlx_backend.blas import check_install
 from engine.mlx_backend.cache_dir import cache_dir, make_once
+from engine.mlx_backend.checkpoints import checkpoint_sizes
 from engine.mlx_backend.device import memory_bytes, on_cpu, open_stream
 from engine.mlx_backend.errors import ModelError
 from engine.mlx_backend.fetch import DEFAULT_MODEL, default_gguf, hub_snapshot
@@ -29,6 +30,9 @@ _FALLBACK_CONTEXT_TOKENS = 4096
 # Part of the device's memory that weights and KV may fill; activations, the allocator's slack and
 # everybody else on the machine need the rest.
 _MEMORY_SHARE = 0.75
+
+# Part of what the weights leave of it that checkpoints of prefixes may fill; the rest is for requests.
+_CHECKPOINT_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,21 @@ def _model_info(name: str, directory: Path, model: nn.Module, config: dict[str, 
     text_config = config.get("text_config") or config
     context = text_config.get("max_position_embeddings") or _FALLBACK_CONTEXT_TOKENS
     shown = directory.name if Path(name).expanduser().is_dir() else name
-    return ModelInfo(shown, int(context), max(int(context), _kv_capacity_tokens(model)))
+    free_bytes = _free_bytes(model)
+    checkpoints = _checkpoint_sizes(model, int(free_bytes * _CHECKPOINT_SHARE))
+    kept_bytes = checkpoints.capacity_bytes if checkpoints else 0
+    kv_tokens = int((free_bytes - kept_bytes) / kv_bytes_per_token(model))
+    return ModelInfo(shown, int(context), max(int(context), kv_tokens), checkpoints)
 
 
-def _kv_capacity_tokens(model: nn.Module) -> int:
-    weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    free = memory_bytes() * _MEMORY_SHARE - weights
-    return max(0, int(free / kv_bytes_per_token(model)))
+def _free_bytes(model: nn.Module) -> float:
+    """What the weights leave for caches."""
+    weights: int = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    return max(0.0, float(memory_bytes() * _MEMORY_SHARE - weights))
+
+
+def _checkpoint_sizes(model: nn.Module, capacity_bytes: int) -> CheckpointSizes | None:
+    return checkpoint_sizes(_read_caches(model, 2), capacity_bytes)
 
 
 def kv_bytes_per_token(model: nn.Module) -> float:
@@ -117,6 +129,11 @@ def kv_bytes_per_token(model: nn.Module) -> float:
 
 
 def _cache_bytes(model: nn.Module, num_tokens: int) -> int:
-    caches = make_prompt_cache(model)
+    return sum(cache.nbytes for cache in _read_caches(model, num_tokens))
+
+
+def _read_caches(model: nn.Module, num_tokens: int) -> list[Any]:
+    """Caches that have read so many tokens: their shapes, for nothing is computed."""
+    caches: list[Any] = make_prompt_cache(model)
     model(mx.zeros((1, num_tokens), mx.int32), cache=caches)
-    return sum(cache.nbytes for cache in caches)
+    return caches

@@ -55,6 +55,32 @@ class Tokenizer:
             raise ValueError(f"the model's chat template refuses these messages: {error}") from error
         return list(tokens)
 
+    def boundaries(self, messages: Sequence[Mapping[str, Any]], tokens: Sequence[int]) -> tuple[int, ...]:
+        """Token counts at which the first and the last message end in `tokens`, their encoding.
+
+        Costs little more than rendering the template: only the first message and what follows the last
+        one are encoded again. Where a template lets no message end there, or refuses the first message
+        alone, the boundary is left out.
+        """
+        try:
+            first, last = (self._render(part) for part in (messages[:1], messages))
+            whole = self._render(messages, add_generation_prompt=True)
+        except Exception:  # noqa: BLE001  a template is a program of the model's author
+            return ()
+        head = self._pieces(first) if whole.startswith(first) else []
+        tail = self._pieces(whole[len(last) :]) if whole.startswith(last) else []
+        return _boundaries(tokens, head, tail)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = False) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        )
+
+    def _pieces(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens, without special tokens."""
         return str(
@@ -114,6 +140,14 @@ class WindowDetokenizer:
             self._context, self._held = self._held, []
             self._context_text = self._decode(self._context)
         return fresh
+
+
+def _boundaries(tokens: Sequence[int], head: Sequence[int], tail: Sequence[int]) -> tuple[int, ...]:
+    """Where `head` ends, as far as `tokens` begin with it, and where `tail` begins, if they end with it."""
+    pairs = zip(tokens, head, strict=False)
+    first = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(tokens), len(head)))
+    last = len(tokens) - len(tail) if list(tokens[len(tokens) - len(tail) :]) == list(tail) else 0
+    return tuple(sorted({end for end in (first, last) if end > 0}))
 
 
 def _byte_table(tokenizer: Any) -> list[bytes] | None:

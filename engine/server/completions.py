@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
@@ -37,6 +37,10 @@ _ENCODE_INLINE_CHARS = 4096
 _MAX_CHARS_PER_TOKEN = 64
 
 
+T = TypeVar("T")
+_Encoded = tuple[list[int], tuple[int, ...]]  # token ids, and where messages end among them
+
+
 class ModelRoutes:
     """Everything under /v1, and /tokenize."""
 
@@ -62,15 +66,16 @@ class ModelRoutes:
         """Writes the assistant's next message."""
         body = await read_body(request, ChatRequest)
         self._check_model(body.model)
-        prompt = await self._encode_chat(body)
-        return await self._answer(request, body, prompt, body.limit, ChatShape(), "messages")
+        prompt, boundaries = await self._encode_chat(body)
+        return await self._answer(request, body, prompt, boundaries, body.limit, ChatShape(), "messages")
 
     async def complete(self, request: Request) -> Response:
         """Continues a text."""
         body = await read_body(request, CompletionRequest)
         self._check_model(body.model)
         prompt = await self._encode(body.prompt) if isinstance(body.prompt, str) else self._known(body.prompt)
-        return await self._answer(request, body, prompt, body.limit, Shape(), "prompt")
+        ends = (len(prompt),)
+        return await self._answer(request, body, prompt, ends, body.limit, Shape(), "prompt")
 
     async def tokenize(self, request: Request) -> JSONResponse:
         """Counts the tokens of a prompt or a conversation."""
@@ -80,7 +85,7 @@ class ModelRoutes:
         if body.prompt is not None:
             ids = await self._encode(body.prompt)
         else:
-            ids = await self._encode_messages([m.to_mapping() for m in body.messages or ()])
+            ids, _ = await self._encode_messages([m.to_mapping() for m in body.messages or ()])
         answer: dict[str, Any] = {"count": len(ids), "max_model_len": self._loaded().context_tokens}
         return JSONResponse(answer | ({"tokens": ids} if body.return_ids else {}))
 
@@ -133,22 +138,27 @@ class ModelRoutes:
             message = f"{num_chars} characters do not fit the model's context of {context} tokens"
             raise ApiError(400, message, param=field, code="context_length_exceeded")
 
-    async def _encode_chat(self, body: ChatRequest) -> list[int]:
+    async def _encode_chat(self, body: ChatRequest) -> _Encoded:
         return await self._encode_messages(body.plain_messages())
 
-    async def _encode_messages(self, messages: list[dict[str, str]]) -> list[int]:
+    async def _encode_messages(self, messages: list[dict[str, str]]) -> _Encoded:
         size = sum(len(message["content"]) for message in messages)
         self._check_size(size, "messages")
         try:
-            return await _run(self._service.tokenizer.encode_chat, messages, size)
+            return await _run(self._encode_parts, messages, size)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages", code="invalid_value") from None
+
+    def _encode_parts(self, messages: list[dict[str, str]]) -> _Encoded:
+        tokens = self._service.tokenizer.encode_chat(messages)
+        return tokens, self._service.tokenizer.boundaries(messages, tokens)
 
     async def _answer(
         self,
         request: Request,
         body: GenerationRequest,
         prompt: list[int],
+        boundaries: tuple[int, ...],
         limit: int | None,
         shape: Shape,
         prompt_field: str,
@@ -157,7 +167,7 @@ class ModelRoutes:
             raise ApiError(400, f"{prompt_field}: has no tokens", param=prompt_field, code="invalid_value")
         request_id = f"{shape.id_prefix}-{uuid.uuid4().hex}"
         headers = identify(request, request_id)
-        wanted = self._core_request(request_id, body, prompt, limit)
+        wanted = self._core_request(request_id, body, prompt, boundaries, limit)
         caller = Caller(body.user, request.headers.get("x-session-id"), body.stream)
         # Refused here, before any byte of a response; nothing is awaited until somebody owns the stream.
         stream = self._service.open(wanted, body.stops, caller)
@@ -169,7 +179,12 @@ class ModelRoutes:
         return await self._whole(request, stream, body, shape, headers)
 
     def _core_request(
-        self, request_id: str, body: GenerationRequest, prompt: list[int], limit: int | None
+        self,
+        request_id: str,
+        body: GenerationRequest,
+        prompt: list[int],
+        boundaries: tuple[int, ...],
+        limit: int | None,
     ) -> core.Request:
         room = max(1, self._loaded().context_tokens - len(prompt))
         return core.Request(
@@ -181,6 +196,7 @@ class ModelRoutes:
             min_tokens=body.min_tokens,
             priority=body.priority,
             sampling=body.sampling(),
+            boundaries=boundaries,
         )
 
     async def _whole(
@@ -202,7 +218,7 @@ class ModelRoutes:
         return JSONResponse(answer, headers=headers)
 
 
-async def _run(encode: Callable[[Any], list[int]], what: Any, size: int) -> list[int]:
+async def _run(encode: Callable[[Any], T], what: Any, size: int) -> T:
     """Encodes on a worker thread unless it is short."""
     if size <= _ENCODE_INLINE_CHARS:
         return encode(what)

@@ -12,10 +12,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine.core.events import StepRecord
+from engine.core.prefix_cache import CacheUse
 from engine.core.scheduler import Occupancy
 from engine.core.timeline import Timeline
 
@@ -37,11 +38,32 @@ class _Occupancy(Collector):
         )
         yield GaugeMetricFamily("evenflow_num_requests_waiting", "Requests in the queue.", now.num_waiting)
         yield GaugeMetricFamily(
-            "evenflow_waiting_prefill_tokens", "Prompt tokens in the queue.", now.waiting_prefill_tokens
+            "evenflow_waiting_prefill_tokens",
+            "Uncached prompt tokens in the queue.",
+            now.waiting_prefill_tokens,
         )
         yield GaugeMetricFamily(
             "evenflow_kv_tokens", "Tokens of KV promised to running requests.", now.kv_tokens
         )
+        yield from _prefix_cache(now.prefix_cache)
+
+
+def _prefix_cache(use: CacheUse) -> Iterable[Metric]:
+    """Counted by the scheduler, so they start again when the model is loaded again."""
+    for name, text, value in (
+        ("bytes", "Bytes of the checkpoints held.", use.num_bytes),
+        ("max_bytes", "Bytes that checkpoints may take.", use.max_bytes),
+        ("checkpoints", "Checkpoints held.", use.num_checkpoints),
+    ):
+        yield GaugeMetricFamily(f"evenflow_prefix_cache_{name}", text, value)
+    for name, text, value in (
+        ("queries", "Prompt tokens looked up.", use.queried_tokens),
+        ("hits", "Prompt tokens found, and so not read again.", use.hit_tokens),
+        ("query_requests", "Requests whose prompt was looked up.", use.num_queries),
+        ("hit_requests", "Requests that found part of their prompt.", use.num_hits),
+        ("evictions", "Checkpoints that went to make room.", use.num_evictions),
+    ):
+        yield CounterMetricFamily(f"evenflow_prefix_cache_{name}", text, value)
 
 
 class Metrics:

@@ -39,6 +39,11 @@ class Tokenizer(Protocol):
             ValueError: the model's template does not take these messages.
         """
 
+    def boundaries(self, messages: Sequence[Mapping[str, str]], tokens: Sequence[int]) -> tuple[int, ...]:
+        """Token counts at which the first and the last message end in `tokens`, their encoding; fewer where
+        they cannot be told.
+        """
+
     def detokenizer(self) -> Detokenizer: ...
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.core.cost_model import CostModel, Work
 from engine.core.executor import ModelInfo
-from engine.core.plan import PrefillChunk
+from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
 
 
@@ -55,6 +55,7 @@ class SimExecutor:
         self._clock = clock
         self._noise = noise or (lambda: 1.0)
         self._depths: dict[str, int] = {}
+        self._checkpoints: dict[int, int] = {}
         self._free_at_s = 0.0
 
     @property
@@ -63,6 +64,18 @@ class SimExecutor:
 
     def start(self, request: Request) -> None:
         self._depths[request.id] = 0
+
+    def restore(self, restore: Restore) -> None:
+        assert restore.num_tokens <= self._checkpoints[restore.checkpoint]
+        self._depths[restore.request_id] = restore.num_tokens
+
+    def keep(self, keep: Keep) -> None:
+        assert keep.parent is None or self._checkpoints[keep.parent] == keep.start
+        assert keep.num_tokens <= self._depths[keep.request_id]
+        self._checkpoints[keep.checkpoint] = keep.num_tokens
+
+    def drop(self, checkpoint: int) -> None:
+        del self._checkpoints[checkpoint]
 
     def release(self, request_id: str) -> None:
         self._depths.pop(request_id, None)
@@ -87,6 +100,7 @@ class SimExecutor:
 
     def close(self) -> None:
         self._depths.clear()
+        self._checkpoints.clear()
 
     def _launch(self, work: Work, num_tokens: int) -> _Ticket:
         starts_at_s = max(self._free_at_s, self._clock())

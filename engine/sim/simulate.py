@@ -73,6 +73,7 @@ class _Run:
         self._watched = {r.id for r in self._requests} if watched is None else watched
         self._tokens: dict[str, list[ContentEvent]] = {r.id: [] for r in self._requests}
         self._ends: dict[str, tuple[Outcome, float, str | None]] = {}
+        self._cached: dict[str, int] = {}
         self._worst_pause_s = 0.0
         self._result = Simulation()
 
@@ -120,6 +121,7 @@ class _Run:
 
     def _take_end(self, event: FinishedEvent) -> None:
         self._ends[event.request_id] = (Outcome.COMPLETED, self._clock(), None)
+        self._cached[event.request_id] = event.timeline.cached_tokens
 
     def _record(self, request: Request) -> RequestRecord:
         outcome, ended_at_s, error = self._ends.get(request.id) or self._unfinished(request)
@@ -135,6 +137,7 @@ class _Run:
             ended_at_s=ended_at_s,
             events=tuple(tokens),
             output_tokens=len(tokens),
+            cached_tokens=self._cached.get(request.id, 0),
             error=error,
         )
 

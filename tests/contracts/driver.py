@@ -22,14 +22,16 @@ def make_request(
     )
 
 
-def chunks_of(request: Request, chunk_tokens: int) -> list[PrefillChunk]:
-    """The request's prompt cut into chunks of `chunk_tokens`, the last one shorter."""
+def chunks_of(
+    request: Request, chunk_tokens: int, start: int = 0, end: int | None = None
+) -> list[PrefillChunk]:
+    """Tokens `start … end` of the request's prompt (all of them) cut into chunks of `chunk_tokens`, the last
+    one shorter.
+    """
     total = request.num_prompt_tokens
-    starts = range(0, total, chunk_tokens)
-    return [
-        PrefillChunk(request.id, start, min(chunk_tokens, total - start), start + chunk_tokens >= total)
-        for start in starts
-    ]
+    end = total if end is None else end
+    sizes = [(first, min(chunk_tokens, end - first)) for first in range(start, end, chunk_tokens)]
+    return [PrefillChunk(request.id, first, size, first + size == total) for first, size in sizes]
 
 
 class Driver:

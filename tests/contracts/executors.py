@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.core.cost_model import CostModel
-from engine.core.executor import Executor, ModelInfo
+from engine.core.executor import CheckpointSizes, Executor, ModelInfo
 from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import load_model
 from engine.sim.executor import SimExecutor, VirtualClock
@@ -20,7 +20,8 @@ def _mlx(arch: str) -> MakeExecutor:
 
 
 def _sim(_: Path) -> Executor:
-    info = ModelInfo("simulated", context_tokens=2048, kv_capacity_tokens=1 << 20)
+    sizes = CheckpointSizes(token_bytes=256, capacity_bytes=1 << 20)
+    info = ModelInfo("simulated", context_tokens=2048, kv_capacity_tokens=1 << 20, checkpoints=sizes)
     return SimExecutor(info, CostModel(0.01, 0.001, 0.0, 0.02, 0.001, 0.0), VirtualClock())
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.core.config import SchedulerConfig, parse_config
-from engine.core.cost_model import UNFITTED
+from engine.core.cost_model import UNFITTED, CostModel
 from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import ModelInfo
 from engine.core.pipeline import Pipeline
-from engine.core.plan import StepPlan
+from engine.core.plan import Keep, Restore, StepPlan
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler, run_step
 from engine.sim.executor import SimExecutor, VirtualClock
@@ -20,7 +22,45 @@ def request(request_id: str, prompt: int = 10, output: int = 4, at_s: float = 0.
 
 
 class StrictExecutor(SimExecutor):
-    """Refuses work for rows that were never started or are released, and counts rows alive."""
+    """Refuses work for rows that were never started or are released, and counts rows alive.
+
+    Of a checkpoint it knows the very tokens, and refuses to start another prompt from them.
+    """
+
+    def __init__(self, model: ModelInfo, costs: CostModel, clock: VirtualClock) -> None:
+        super().__init__(model, costs, clock)
+        self._prompts: dict[str, Sequence[int]] = {}
+        self.kept: dict[int, Keep] = {}
+        self._kept_tokens: dict[int, Sequence[int]] = {}
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        sizes = self.info.checkpoints
+        return sum(sizes.num_bytes(k.start, k.num_tokens) for k in self.kept.values()) if sizes else 0
+
+    def restore(self, restore: Restore) -> None:
+        super().restore(restore)
+        held = self._kept_tokens[restore.checkpoint]
+        assert held[: restore.num_tokens] == self._prompts[restore.request_id][: restore.num_tokens]
+        assert self._divisible or restore.num_tokens == len(held)
+
+    def keep(self, keep: Keep) -> None:
+        super().keep(keep)
+        prompt = self._prompts[keep.request_id]
+        if keep.parent is not None:
+            assert self._kept_tokens[keep.parent] == prompt[: keep.start]
+        assert self._divisible or keep.num_tokens == self._depths[keep.request_id]
+        self.kept[keep.checkpoint] = keep
+        self._kept_tokens[keep.checkpoint] = prompt[: keep.num_tokens]
+
+    def drop(self, checkpoint: int) -> None:
+        super().drop(checkpoint)
+        del self.kept[checkpoint], self._kept_tokens[checkpoint]
+        assert checkpoint not in {keep.parent for keep in self.kept.values()}
+
+    @property
+    def _divisible(self) -> bool:
+        return self.info.checkpoints is not None and self.info.checkpoints.divisible
 
     @property
     def alive(self) -> set[str]:
@@ -28,6 +68,7 @@ class StrictExecutor(SimExecutor):
 
     def start(self, request: Request) -> None:
         assert request.id not in self._depths
+        self._prompts[request.id] = request.prompt
         super().start(request)
 
 

@@ -91,3 +91,35 @@ def test_a_conversation_ends_where_the_answer_begins(byte_level: Tokenizer) -> N
 def test_a_model_without_chat_template_says_so(byte_fallback: Tokenizer) -> None:
     with pytest.raises(ValueError, match="no chat template"):
         byte_fallback.encode_chat([{"role": "user", "content": "hi"}])
+
+
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Why?"},
+    {"role": "assistant", "content": "Because."},
+    {"role": "user", "content": "And then?"},
+]
+
+
+def test_boundaries_are_where_the_first_and_the_last_message_end(byte_level: Tokenizer) -> None:
+    tokens = byte_level.encode_chat(CHAT)
+    first, last = byte_level.boundaries(CHAT, tokens)
+    assert tokens[:first] == byte_level.encode("<|system|>Be brief.<|end|>")
+    assert tokens[last:] == byte_level.encode("<|assistant|>")
+
+
+def test_a_conversation_that_goes_on_begins_with_the_boundary_of_the_one_before(
+    byte_level: Tokenizer,
+) -> None:
+    before, after = byte_level.encode_chat(CHAT[:2]), byte_level.encode_chat(CHAT)
+    _, last = byte_level.boundaries(CHAT[:2], before)
+    assert before[:last] == after[:last]
+
+
+def test_one_message_has_one_boundary(byte_level: Tokenizer) -> None:
+    tokens = byte_level.encode_chat(CHAT[:1])
+    assert byte_level.boundaries(CHAT[:1], tokens) == (len(tokens) - 1,)
+
+
+def test_a_template_that_cannot_be_rendered_in_part_has_no_boundaries(byte_fallback: Tokenizer) -> None:
+    assert byte_fallback.boundaries(CHAT, [1, 2, 3]) == ()

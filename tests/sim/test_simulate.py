@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from engine.core.config import parse_config
+from engine.core.config import SchedulerConfig, parse_config
 from engine.core.cost_model import UNFITTED
+from engine.core.executor import CheckpointSizes
 from engine.core.records import Outcome, RequestRecord
 from engine.core.request import Request
 from engine.sim.simulate import Simulation, simulate
@@ -91,3 +94,20 @@ def test_noise_moves_times_but_never_counts() -> None:
     noisy = simulate(ambush(), parse_config({}), UNFITTED, MODEL, noise=lambda: next(factors))
     assert [r.output_tokens for r in noisy.records] == [200, 200, 200, 8, 8]
     assert worst_pause_s(noisy.records) != pytest.approx(worst_pause_s(run().records))
+
+
+def test_a_shared_prefix_is_read_once_and_the_record_says_so() -> None:
+    model = replace(MODEL, checkpoints=CheckpointSizes(token_bytes=10, capacity_bytes=1 << 20))
+    arrivals = [
+        Request(
+            id=f"r{n}",
+            prompt=[*range(500), *[1000 + n] * 40],
+            max_tokens=3,
+            arrived_at_s=0.001 * n,
+            boundaries=(500, 540),
+        )
+        for n in range(3)
+    ]
+    run = simulate(arrivals, SchedulerConfig(), UNFITTED, model)
+    assert [record.cached_tokens for record in run.records] == [0, 500, 500]
+    assert sum(plan.num_prefill_tokens for plan in run.plans) == 540 + 2 * 40

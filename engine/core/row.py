@@ -1,0 +1,63 @@
+"""A request inside the scheduler, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.core.digests import PromptDigests
+from engine.core.prefix_index import Hit
+from engine.core.request import Request
+from engine.core.timeline import Timeline
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """Counts include what is launched but not settled.
+
+    Attributes:
+        digests: None keeps the prompt out of the prefix cache.
+        stops: where checkpoints are still to be taken, ascending, and whether others will start from each.
+        num_expected: tokens that probably come from the cache; known for certain once reading begins.
+        found: what the index said last, and at which version of it.
+        last_chunk_step: the step that read its latest chunk; 0 before its first.
+    """
+
+    request: Request
+    timeline: Timeline
+    num_prefilled: int = 0
+    num_sampled: int = 0
+    digests: PromptDigests | None = None
+    stops: dict[int, bool] = field(default_factory=dict)
+    num_expected: int = 0
+    found: tuple[int, Hit | None] = (-1, None)
+    last_chunk_step: int = 0
+
+    @property
+    def num_unread(self) -> int:
+        return self.request.num_prompt_tokens - self.num_prefilled
+
+    @property
+    def num_uncached(self) -> int:
+        """Tokens that will probably have to be read."""
+        return self.request.num_prompt_tokens - self.num_done
+
+    @property
+    def num_done(self) -> int:
+        """Tokens that are read, or probably need not be."""
+        return self.num_prefilled if self.begun else self.num_expected
+
+    @property
+    def begun(self) -> bool:
+        """Whether reading has begun, so that it is settled what comes from the cache."""
+        return self.last_chunk_step > 0
+
+    @property
+    def depth(self) -> int:
+        return self.num_prefilled + self.num_sampled
+
+    @property
+    def may_decode(self) -> bool:
+        return self.num_unread == 0 and self.num_sampled < self.request.max_tokens
+
+    def queue_key(self) -> tuple[int, float]:
+        return self.request.priority, self.request.arrived_at_s
