@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from engine.core.cost_model import UNFITTED, CostModel
 from engine.cost_store import CostStore
 from engine.sim_backend import SIM_MODEL, SimBackend
@@ -25,8 +23,8 @@ def test_the_cost_model_is_learned_from_the_servers_own_steps() -> None:
         size = 0
         while live.service.engine.costs is None:
             size += 40
-            live.http.post("/v1/chat/completions", json=chat("word " * size, max_tokens=4))
+            live.http.post("/v1/chat/completions", json=chat(f"{size} " + "word " * size, max_tokens=4))
         learned = live.service.engine.costs
     # Loosely, for the machine may be busy; the point is that it is not the first guess any more.
     assert learned.prefill_seconds(1000) < UNFITTED.prefill_seconds(1000) / 2
-    assert learned.prefill_seconds(1000) == pytest.approx(TRUE.prefill_seconds(1000), rel=2.0)
+    assert learned.prefill_seconds(1000) >= TRUE.prefill_seconds(1000) / 2
