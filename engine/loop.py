@@ -60,8 +60,8 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
-    """One launch ended, and what it brought about."""
+class Stepped:
+    """One step ended, and what it brought about."""
 
     record: StepRecord
     events: list[Event]
@@ -83,7 +83,7 @@ class Ended:
     events: list[FinishedEvent]
 
 
-Notice = Ready | Launched | Crashed | Ended
+Notice = Ready | Stepped | Crashed | Ended
 
 
 class EngineLoop:
@@ -268,7 +268,7 @@ class EngineLoop:
             if isinstance(event, FinishedEvent):
                 with self._door:
                     self._inside.pop(event.request_id, None)
-        self._deliver(Launched(record, events))
+        self._deliver(Stepped(record, events))
 
     def _take_all(self) -> list[FinishedEvent]:
         """Ends whatever is inside as failed and shuts the door."""

@@ -55,7 +55,7 @@ class _Ticket:
 
 
 class RealTimeExecutor:
-    """Runs launches one after the other on a device that is busy for as long as the cost model says.
+    """Runs steps one after the other on a device that is busy for as long as the cost model says.
 
     Args:
         clock, sleep: real time, unless a test says otherwise.
@@ -99,17 +99,16 @@ class RealTimeExecutor:
     def release(self, request_id: str) -> None:
         self._rows.pop(request_id, None)
 
-    def launch_decode(self, request_ids: tuple[str, ...]) -> _Ticket:
-        rows = [self._rows[request_id] for request_id in request_ids]
-        for row in rows:
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> _Ticket:
+        writing = [self._rows[request_id] for request_id in decode]
+        for row in writing:
             row.depth += 1
-        return self._launch(Work.of_decode(row.depth for row in rows), rows)
-
-    def launch_prefill(self, chunks: tuple[PrefillChunk, ...]) -> _Ticket:
-        for chunk in chunks:
+        for chunk in prefill:
             self._rows[chunk.request_id].depth += chunk.num_tokens
-        completed = [self._rows[chunk.request_id] for chunk in chunks if chunk.completes_prompt]
-        return self._launch(Work.of_prefill(chunks), completed)
+        work = Work.of_step([row.depth for row in writing], prefill, self._model.one_pass)
+        self._free_at_s = max(self._free_at_s, self._clock()) + self._costs.seconds(work)
+        completed = [self._rows[chunk.request_id] for chunk in prefill if chunk.completes_prompt]
+        return _Ticket(self._free_at_s, tuple(row.next_token() for row in (*writing, *completed)))
 
     def wait_nearly(self, ticket: _Ticket) -> None:
         left_s = ticket.ends_at_s - self._clock()
@@ -122,10 +121,6 @@ class RealTimeExecutor:
 
     def close(self) -> None:
         self._rows.clear()
-
-    def _launch(self, work: Work, rows: Sequence[_Row]) -> _Ticket:
-        self._free_at_s = max(self._free_at_s, self._clock()) + self._costs.seconds(work)
-        return _Ticket(self._free_at_s, tuple(row.next_token() for row in rows))
 
 
 def _hash(prompt: Sequence[int]) -> int:

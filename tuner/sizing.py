@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ _ENOUGH_SLOS = 1.5
 # Held-out error beyond which the probe is made once more.
 _POOR_FIT = 0.35
 _PROBE_STREAMS = 3
-# Of the usual duration of a launch of the same size, and of the quickest one. A chunk deep in a prompt
+# Of the usual duration of a step of the same size, and of the quickest one. A chunk deep in a prompt
 # costs up to about twice the first.
 _TOO_SHORT, _TOO_LONG = 0.5, 2.5
 _STREAM_TOKENS = 12
@@ -42,8 +41,8 @@ class Capacity:
 
     Attributes:
         stall_floor_s: a decode step of a few streams with nothing else to do: no pause can be shorter.
-        prefill_error, decode_error: of the cost model on launches it was not fitted to.
-        num_steps: launches behind the fit.
+        prefill_error, decode_error: of the cost model on steps it was not fitted to.
+        num_steps: steps behind the fit.
     """
 
     costs: CostModel
@@ -122,7 +121,7 @@ class Probe:
             prefill_error=fit.prefill_error,
             decode_error=fit.decode_error,
             num_steps=fit.num_prefills + fit.num_decodes,
-            stall_floor_s=_undisturbed_decode(clean_launches(self._records)),
+            stall_floor_s=_undisturbed_decode(self._records),
             context_tokens=context_tokens,
         )
 
@@ -191,29 +190,13 @@ class Probe:
 
     def _fit(self) -> Fit:
         try:
-            return fit_cost_model(undisturbed(clean_launches(self._records)))
+            return fit_cost_model(undisturbed(self._records))
         except FitError as error:
             raise EngineError(f"{self._client.url}: {error}") from error
 
 
-def clean_launches(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Launches that were alone in their step and came after another such: their durations are their own.
-
-    Where a decode and a chunk are launched together, the instant between their ends depends on when the
-    host got round to looking: on two busy cores a decode step of 80 ms showed as 10 ms and its chunk as
-    that much longer (our measurement, November 2026).
-    """
-    launches = Counter(record.step for record in records)
-    pairs = zip((None, *records), records, strict=False)
-    return [
-        record
-        for before, record in pairs
-        if launches[record.step] == 1 and (before is None or launches[before.step] == 1)
-    ]
-
-
 def undisturbed(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Without launches that took far longer than the quickest of their kind (something else ran) or far
+    """Without steps that took far longer than the quickest of their kind (something else ran) or far
     less than the usual one (their start was seen late): relative errors weigh a too short one most of all.
     """
     kinds: dict[tuple[int, int], list[StepRecord]] = {}
@@ -233,6 +216,7 @@ def _undisturbed_decode(records: Sequence[StepRecord]) -> float:
     """A decode step of the probe streams on a quiet machine: the lower quartile, because whatever else
     runs here makes steps longer and never shorter.
     """
-    full = [r.duration_s for r in records if r.work.decode_rows >= _PROBE_STREAMS]
-    some = [r.duration_s for r in records if r.work.decode_rows]
+    decodes = [record for record in records if not record.prefill]
+    full = [r.duration_s for r in decodes if r.work.decode_rows >= _PROBE_STREAMS]
+    some = [r.duration_s for r in decodes]
     return nearest_rank(full or some, 0.25) or 0.0

@@ -40,7 +40,10 @@ class SchedulerConfig:
         PrefillPolicy.FIXED, "`fixed`, `paced` (as many tokens as fit `pause_target_s`), `whole`"
     )
     prefill_chunk_tokens: int = _knob(
-        1024, "total prefill tokens a step may run while anybody streams", 1, 1 << 20
+        1024,
+        "total prefill tokens a step may run while anybody streams; tokens written in the same pass count",
+        1,
+        1 << 20,
     )
     solo_chunk_tokens: int = _knob(
         2048, "the same while nobody streams; 0 = the whole prompt in one pass", 0, 1 << 20

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.core.cost_model import CostModel, Work
+from engine.core.cost_model import CostModel
 from engine.core.errors import FitError
 from engine.core.events import StepRecord
 from engine.core.quantiles import nearest_rank
@@ -40,22 +40,13 @@ class Fit:
     num_decodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    work: Work
-    duration_s: float
-
-
 def fit_cost_model(records: Sequence[StepRecord]) -> Fit:
-    """Non-negative least squares on relative errors of whole steps.
-
-    Relative, because a step of 10 ms must be predicted as well as one of 1 s. Whole steps, because the
-    instant between the end of a chunk and of the decode that was launched with it is known badly.
+    """Non-negative least squares on relative errors: a step of 10 ms must be predicted as well as one of 1 s.
 
     Raises:
         FitError: fewer than 8 steps that read, or than 8 that only decode.
     """
-    steps = list(_merged(records))
+    steps = [record for record in records if record.duration_s > 0]
     reading = [step for step in steps if step.work.prefill_tokens]
     decoding = [step for step in steps if not step.work.prefill_tokens]
     for kind, found in (("prefill", reading), ("decode", decoding)):
@@ -71,37 +62,19 @@ def fit_cost_model(records: Sequence[StepRecord]) -> Fit:
     )
 
 
-def _merged(records: Sequence[StepRecord]) -> Iterator[_Step]:
-    """Joins chunks with the decode that ended after them."""
-    read: _Step | None = None
-    for record in records:
-        if record.duration_s <= 0:
-            continue
-        step = _Step(record.work, record.duration_s)
-        if read and record.prefill:
-            yield read
-        elif read:
-            step = _Step(read.work + step.work, read.duration_s + step.duration_s)
-        read = step if record.prefill else None
-        if read is None:
-            yield step
-    if read:
-        yield read
-
-
-def _error(costs: CostModel, steps: Sequence[_Step]) -> float:
+def _error(costs: CostModel, steps: Sequence[StepRecord]) -> float:
     errors = [abs(costs.seconds(step.work) / step.duration_s - 1) for step in steps]
     return nearest_rank(errors, 0.5) or 0.0
 
 
-def _fit(steps: Sequence[_Step]) -> CostModel:
+def _fit(steps: Sequence[StepRecord]) -> CostModel:
     first = _relative_nnls(steps)
     ratios = [step.duration_s / max(first.seconds(step.work), 1e-12) for step in steps]
     fits = [s for s, r in zip(steps, ratios, strict=True) if 1 / _OUTLIER_RATIO <= r <= _OUTLIER_RATIO]
     return _relative_nnls(fits) if len(fits) >= _MIN_STEPS else first
 
 
-def _relative_nnls(steps: Sequence[_Step]) -> CostModel:
+def _relative_nnls(steps: Sequence[StepRecord]) -> CostModel:
     features = np.array([step.work.features() for step in steps], dtype=np.float64)
     seconds = np.array([step.duration_s for step in steps], dtype=np.float64)
     weights = 1 / np.maximum(seconds, _LEAST_SHARE * np.median(seconds))

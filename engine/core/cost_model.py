@@ -13,11 +13,12 @@ from engine.core.plan import PrefillChunk
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the device did between two waits, as the features its cost is linear in.
+    """What the device does in one step, as the features its cost is linear in.
 
     Attributes:
         prefill_token_depths: sum over chunks of tokens × mean context depth of the chunk's tokens;
             attention makes a late chunk dearer by this much.
+        num_decodes: passes over the weights for rows alone; 0 where they share the chunks' pass.
         decode_kv_tokens: KV tokens read by the decode rows together.
     """
 
@@ -56,6 +57,16 @@ class Work:
         """Args: depths: KV tokens of each row."""
         depths = tuple(depths)
         return cls(num_decodes=1 if depths else 0, decode_rows=len(depths), decode_kv_tokens=sum(depths))
+
+    @classmethod
+    def of_step(cls, depths: Iterable[int], chunks: Iterable[PrefillChunk], one_pass: bool) -> Self:
+        """Args: depths: KV tokens of each row that writes; one_pass: as of the model."""
+        reading, writing = cls.of_prefill(chunks), cls.of_decode(depths)
+        return reading + (writing.beside_chunks(one_pass) if reading.num_chunks else writing)
+
+    def beside_chunks(self, one_pass: bool) -> Self:
+        """Rows that write, as they count in a step that reads."""
+        return dataclasses.replace(self, num_decodes=0) if one_pass else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,12 @@ Event = TokenEvent | FinishedEvent
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One launch of a step that has come to its end; a step that decodes and reads has two.
+    """One step that has come to its end.
 
     Attributes:
-        duration_s: from the end of the launch before (or from the plan, when the device was idle) to
-            the end of this one.
-        prefill: chunks read; empty for a decode.
+        duration_s: from the end of the step before (or from the plan, when the device was idle) to the end
+            of this one.
+        prefill: chunks read.
     """
 
     step: int

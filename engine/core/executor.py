@@ -48,12 +48,15 @@ class ModelInfo:
         context_tokens: prompt and output together.
         kv_capacity_tokens: tokens of KV that fit this machine's memory beside the weights.
         checkpoints: what snapshots of its caches take; None when they cannot be taken.
+        one_pass: a step's rows and chunks go through the model together, so that its weights are read once
+            for both; otherwise the rows cost a pass of their own.
     """
 
     name: str
     context_tokens: int
     kv_capacity_tokens: int
     checkpoints: CheckpointSizes | None = None
+    one_pass: bool = True
 
 
 class Executor(Protocol):
@@ -69,7 +72,7 @@ class Executor(Protocol):
     @property
     def runs_ahead(self) -> bool:
         """Whether a launch returns at once, so that the host can be a step ahead of the device. Otherwise
-        it may block until the launch before is done.
+        it may block until the work is done.
         """
 
     def start(self, request: Request) -> None:
@@ -87,27 +90,24 @@ class Executor(Protocol):
     def release(self, request_id: str) -> None:
         """Frees everything held for the request, launched work included. Unknown ids are ignored."""
 
-    def launch_decode(self, request_ids: tuple[str, ...]) -> Any:
-        """Writes one token for each row, each following the row's last token (launched, perhaps not
-        yet waited for). Returns a ticket for `wait`.
-        """
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> Any:
+        """Launches one step; returns a ticket for `wait`.
 
-    def launch_prefill(self, chunks: tuple[PrefillChunk, ...]) -> Any:
-        """Extends each chunk's cache; samples a first token where a chunk completes its prompt.
-        Returns a ticket for `wait`.
+        Each row of `decode` writes one token that follows its last one (launched, perhaps not yet waited
+        for). Each chunk extends its request's cache, and samples a first token where it completes the
+        prompt. No request is in both.
         """
 
     def wait_nearly(self, ticket: Any) -> None:
-        """Blocks until so little of a launched prefill is left that work launched now reaches the device
-        before it runs dry. May return as late as `wait`.
+        """Blocks until so little of a launched step is left that work launched now reaches the device before
+        it runs dry. May return as late as `wait`.
         """
 
     def wait(self, ticket: Any) -> tuple[int, ...]:
-        """Blocks until the launched work is done.
+        """Blocks until the launched step is done.
 
         Returns:
-            A decode's tokens in the order of its rows, or a prefill's first tokens in the order of the
-            chunks that complete a prompt.
+            The tokens of its rows, in order, then the first tokens of the chunks that complete a prompt.
         """
 
     def close(self) -> None:

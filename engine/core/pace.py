@@ -25,9 +25,6 @@ _FIRST_CHUNK_TOKENS = 32
 class Pace:
     """A cost model with the margin that its recent errors ask for.
 
-    Compared are whole steps, from one decode's end to the next: where chunks and the decode after them
-    share a step, the instant between their ends is known badly and their sum well.
-
     Args:
         proven: the model is known to be right (a simulated device runs on it); no bound on growth.
     """
@@ -37,17 +34,12 @@ class Pace:
         self._unproven_margin = 1.0 if proven else _UNPROVEN_MARGIN
         self._largest_tokens = 1 << 62 if proven else 0
         self._steps: deque[tuple[Work, float]] = deque(maxlen=_REMEMBERED)
-        self._read, self._read_s = Work(), 0.0
 
     def note(self, work: Work, duration_s: float) -> None:
-        """Takes in one settled launch."""
+        """Takes in one step; only those that read tell how well reading is predicted."""
         self._largest_tokens = max(self._largest_tokens, work.prefill_tokens)
-        if not work.decode_rows:
-            self._read, self._read_s = self._read + work, self._read_s + duration_s
-            return
-        if self._read.prefill_tokens:
-            self._steps.append((self._read + work, self._read_s + duration_s))
-        self._read, self._read_s = Work(), 0.0
+        if work.prefill_tokens:
+            self._steps.append((work, duration_s))
 
     def doubt(self) -> None:
         """Something has changed: be as careful as at the start until new steps say otherwise."""

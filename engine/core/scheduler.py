@@ -153,11 +153,10 @@ class Scheduler:
             release, self._to_release = tuple(self._to_release), []
             started = self._start_waiting()
             decode = tuple(row for row in self._running.values() if row.may_decode)
-            decoding = Work.of_decode(row.depth for row in decode)
-            chunks = self._plan_chunks(decoding, now_s)
+            chunks = self._plan_chunks(now_s)
             restores = self._begin(chunks)
             self._note_idle(now_s, bool(decode))
-            self._launch(decode, decoding, chunks, now_s)
+            self._launch(decode, chunks, now_s)
             keeps = self._prefixes.keep([self._running[chunk.request_id] for chunk in chunks])
             return StepPlan(
                 step=self._step,
@@ -172,7 +171,7 @@ class Scheduler:
             )
 
     def commit(self, settled: Settled, now_s: float) -> tuple[StepRecord, list[Event]]:
-        """Takes in one launch that ended at `now_s`: its record, and what its tokens brought about."""
+        """Takes in one step that ended at `now_s`: its record, and what its tokens brought about."""
         with self._lock:
             work = self._in_flight.popleft()
             duration_s, self._settled_at_s = now_s - self._settled_at_s, now_s
@@ -209,7 +208,8 @@ class Scheduler:
             starting.append(row)
         return starting
 
-    def _plan_chunks(self, decoding: Work, now_s: float) -> tuple[PrefillChunk, ...]:
+    def _plan_chunks(self, now_s: float) -> tuple[PrefillChunk, ...]:
+        decoding = self._decoding()
         if decoding.decode_rows and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk:
             return ()
         rows = sorted((r for r in self._running.values() if r.num_unread), key=Row.queue_key)
@@ -239,20 +239,18 @@ class Scheduler:
         restores = (self._prefixes.begin(row) for row in rows if not row.begun)
         return tuple(restore for restore in restores if restore)
 
-    def _launch(
-        self, decode: Iterable[Row], decoding: Work, chunks: tuple[PrefillChunk, ...], now_s: float
-    ) -> None:
+    def _launch(self, decode: tuple[Row, ...], chunks: tuple[PrefillChunk, ...], now_s: float) -> None:
         """Counts the plan's work as launched."""
-        if decoding.decode_rows:
-            self._in_flight.append(decoding)
-            for row in decode:
-                row.num_sampled += 1
+        if decode or chunks:
+            depths = [row.depth for row in decode]
+            self._in_flight.append(Work.of_step(depths, chunks, self._model.one_pass))
+        for row in decode:
+            row.num_sampled += 1
         if not chunks:
             self._decodes_since_chunk += 1
             return
         self._decodes_since_chunk = 0
         self._last_chunk_step = self._step
-        self._in_flight.append(Work.of_prefill(chunks))
         for chunk in chunks:
             row = self._running[chunk.request_id]
             row.num_prefilled += chunk.num_tokens
@@ -312,7 +310,9 @@ class Scheduler:
         return forecast.reading_seconds(prompts, self._decoding(), self._config, self._pace.costs)
 
     def _decoding(self) -> Work:
-        return Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
+        """What the streams add to a step that reads; empty when nobody streams."""
+        writing = Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
+        return writing.beside_chunks(self._model.one_pass)
 
     def _slot_wait_s(self, request: Request, inside: list[Row], num_ahead: int) -> float:
         budget = admission.kv_budget_tokens(self._config, self._model)

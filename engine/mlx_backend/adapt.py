@@ -1,6 +1,6 @@
 """What is exchanged in mlx-lm's model code: two functions that its model modules call by name.
 
-- `scaled_dot_product_attention` learns about batches of rows (`row_caches`) and, on a CPU, causal
+- `scaled_dot_product_attention` learns about passes over several rows (`row_caches`) and, on a CPU, causal
   attention in float32 goes to `cpu_math`.
 - `swiglu`, on a CPU, is `cpu_math`'s.
 
@@ -43,10 +43,10 @@ def _modules_of(model: nn.Module) -> Iterator[ModuleType]:
 def attention(
     queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, sinks: Any = None
 ) -> mx.array:
-    """mlx-lm's attention, for one cache or a batch of rows; arguments as there."""
+    """mlx-lm's attention, for one cache or those of several rows; arguments as there."""
     if isinstance(cache, RowKVCaches):
         options = {"cache": None, "scale": scale, "sinks": sinks}
-        return attend_rows(attention, queries, keys, values, mask, **options)
+        return attend_rows(attention, cache.layout, queries, keys, values, mask, **options)
     if _fits_cpu_math(queries, cache, mask, sinks):
         return cpu_math.causal_attention(queries, keys, values, scale)
     output: mx.array = _library_attention(

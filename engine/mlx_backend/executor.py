@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,17 +12,17 @@ from mlx.utils import tree_flatten
 from engine.core.executor import ModelInfo
 from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
+from engine.mlx_backend import launches
 from engine.mlx_backend.checkpoints import Checkpoints
 from engine.mlx_backend.device import on_cpu
-from engine.mlx_backend.forward import Forward
-from engine.mlx_backend.launches import Launches, Ticket
+from engine.mlx_backend.forward import Forward, Segment
 from engine.mlx_backend.model import LoadedModel
 from engine.mlx_backend.row import Row, draw
 
 # Output tokens a cache is preallocated for; a longer answer grows it.
 _PREALLOCATED_OUTPUT_TOKENS = 256
 
-# Layers of a chunk after which the next one is launched: what is left must outlast a launch.
+# Layers of a step after which the next one is launched: what is left must outlast a launch.
 _EARLY_SHARE = 0.9
 
 
@@ -29,10 +30,10 @@ class MlxExecutor:
     """Runs prompts and tokens through a model on MLX. One thread owns it from load to close."""
 
     def __init__(self, loaded: LoadedModel) -> None:
-        self._info = loaded.info
-        self._forward: Forward | None = Forward(loaded.model)
+        forward = Forward(loaded.model)
+        self._info = dataclasses.replace(loaded.info, one_pass=forward.one_pass)
+        self._forward: Forward | None = forward
         self._rows: dict[str, Row] = {}
-        self._launches = Launches()
         self._checkpoints = Checkpoints()
 
     @property
@@ -53,7 +54,7 @@ class MlxExecutor:
         self._checkpoints.restore(restore, row.caches, _room_tokens(row.request))
 
     def keep(self, keep: Keep) -> None:
-        self._launches.extend(self._checkpoints.keep(keep, self._rows[keep.request_id].caches))
+        launches.start(self._checkpoints.keep(keep, self._rows[keep.request_id].caches))
 
     def drop(self, checkpoint: int) -> None:
         self._checkpoints.drop(checkpoint)
@@ -66,38 +67,28 @@ class MlxExecutor:
     def release(self, request_id: str) -> None:
         self._rows.pop(request_id, None)
 
-    def launch_decode(self, request_ids: tuple[str, ...]) -> Ticket:
-        rows = [self._rows[request_id] for request_id in request_ids]
-        last_tokens = [_last_token(row) for row in rows]
-        tokens = draw(self._ready().step(last_tokens, [row.caches for row in rows]), rows)
-        return self._launches.launch(Ticket([tokens]), _state_of(rows))
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> launches.Ticket:
+        writing = [self._rows[request_id] for request_id in decode]
+        reading = [self._rows[chunk.request_id] for chunk in prefill]
+        completed = [row for row, chunk in zip(reading, prefill, strict=True) if chunk.completes_prompt]
+        segments = [Segment(_last_token(row), row.caches) for row in writing]
+        segments += [_segment(row, chunk) for row, chunk in zip(reading, prefill, strict=True)]
+        logits = self._ready().read(segments)
+        tokens = None if logits is None else draw(logits, [*writing, *completed])
+        ticket = launches.Ticket(tokens, *_markers(reading))
+        return launches.launch(ticket, _state_of([*writing, *reading]))
 
-    def launch_prefill(self, chunks: tuple[PrefillChunk, ...]) -> Ticket:
-        tokens: list[mx.array] = []
-        markers: list[mx.array] = []
-        rows = [self._rows[chunk.request_id] for chunk in chunks]
-        for row, chunk in zip(rows, chunks, strict=True):
-            ids = row.request.prompt[chunk.start : chunk.start + chunk.num_tokens]
-            logits = self._ready().chunk(mx.array(list(ids)), row.caches)
-            if chunk.completes_prompt:
-                tokens.append(draw(logits, [row]))
-            else:
-                # Nobody asks for the logits, so they are never computed.
-                markers.append(_marker(row.caches[-1]))
-        early = _marker(rows[-1].caches[_early_layer(rows[-1])])
-        return self._launches.launch(Ticket(tokens, markers, early), _state_of(rows))
+    def wait_nearly(self, ticket: launches.Ticket) -> None:
+        launches.wait_nearly(ticket)
 
-    def wait_nearly(self, ticket: Ticket) -> None:
-        self._launches.wait_nearly(ticket)
-
-    def wait(self, ticket: Ticket) -> tuple[int, ...]:
-        return self._launches.wait(ticket)
+    def wait(self, ticket: launches.Ticket) -> tuple[int, ...]:
+        return launches.wait(ticket)
 
     def close(self) -> None:
         self._rows.clear()
         self._checkpoints.clear()
         self._forward = None
-        self._launches.clear()
+        mx.synchronize()
         # Without this the process can abort when it exits after a thread that used MLX has ended.
         mx.clear_streams()
 
@@ -108,6 +99,11 @@ class MlxExecutor:
 
 def _room_tokens(request: Request) -> int:
     return request.num_prompt_tokens + min(request.max_tokens, _PREALLOCATED_OUTPUT_TOKENS)
+
+
+def _segment(row: Row, chunk: PrefillChunk) -> Segment:
+    ids = row.request.prompt[chunk.start : chunk.start + chunk.num_tokens]
+    return Segment(mx.array(list(ids)), row.caches, chunk.completes_prompt)
 
 
 def _last_token(row: Row) -> mx.array:
@@ -122,12 +118,15 @@ def _state_of(rows: Sequence[Row]) -> list[mx.array]:
     return seen + [leaf for leaf in leaves if isinstance(leaf, mx.array)]
 
 
+def _markers(reading: Sequence[Row]) -> tuple[mx.array | None, mx.array | None]:
+    """Numbers that exist once chunks have gone through all layers, and through most of them."""
+    if not reading:
+        return None, None
+    caches = reading[-1].caches
+    return _marker(caches[-1]), _marker(caches[int((len(caches) - 1) * _EARLY_SHARE)])
+
+
 def _marker(cache: Any) -> mx.array:
     """A number that exists once the cache's layer has extended it."""
     last = [leaf for _, leaf in tree_flatten(cache.state) if isinstance(leaf, mx.array)][-1]
     return last[(0,) * last.ndim] + 0
-
-
-def _early_layer(row: Row) -> int:
-    """The layer after which a chunk counts as nearly done."""
-    return int((len(row.caches) - 1) * _EARLY_SHARE)

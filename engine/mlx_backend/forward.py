@@ -1,8 +1,9 @@
-"""Forward passes: a chunk of one prompt, or one token for each of several rows."""
+"""Forward passes over the tokens of one row or of several."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -10,12 +11,32 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from engine.mlx_backend.adapt import adapt_model
-from engine.mlx_backend.last_position import keep_last_position
-from engine.mlx_backend.row_caches import UnbatchableCacheError, join_caches
+from engine.mlx_backend.positions import select_positions
+from engine.mlx_backend.projections import flatten_projections
+from engine.mlx_backend.row_caches import Layout, UnbatchableCacheError, join_caches
 
-# Logits of a row in a batch may differ from those of the row alone by rounding: matrix products of other
-# shapes sum in another order. A wrong batch differs by the logits' own size.
+# Logits of a row among others may differ from those of the row alone by rounding: matrix products of other
+# shapes sum in another order. A wrong pass differs by the logits' own size.
 _ROUNDING = 0.02
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Neighbouring tokens of one row, to be read after what its caches hold.
+
+    Attributes:
+        tokens: `(length,)`, possibly not computed yet.
+        caches: one per layer.
+        drawn: the next token is drawn, so the logits after the last one are wanted.
+    """
+
+    tokens: mx.array
+    caches: Sequence[Any]
+    drawn: bool = True
+
+    @property
+    def length(self) -> int:
+        return self.tokens.shape[0]
 
 
 class Forward:
@@ -23,17 +44,19 @@ class Forward:
 
     Attributes:
         vocab: size of the logits.
-        batched: several rows go through the model at once; otherwise one after the other, which is as
-            right and slower.
+        batches: rows of one token each go through the model in one pass; otherwise one after the other,
+            which is as right and slower.
+        one_pass: rows of any length do.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         adapt_model(model)
-        keep_last_position(model)
+        flatten_projections(model)
+        self._selection = select_positions(model)
         self.vocab = int(model(mx.zeros((1, 1), mx.int32)).shape[-1])
-        self.batched = True
-        self.batched = self._batches_rightly()
+        self.batches = self._reads_rightly((1, 1))
+        self.one_pass = self.batches and self._reads_rightly((1, 4))
 
     def new_caches(self, num_tokens: int) -> list[Any]:
         """Empty caches of one row, the plain ones allocated for `num_tokens` at their first use.
@@ -46,35 +69,62 @@ class Forward:
                 cache.step = -(-num_tokens // KVCache.step) * KVCache.step
         return caches
 
-    def chunk(self, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
-        """Logits `(1, vocab)` after the last of `tokens` `(length,)`; computed only when used."""
-        return self._logits(tokens[None], caches)
+    def read(self, segments: Sequence[Segment]) -> mx.array | None:
+        """Extends every segment's caches.
 
-    def step(self, tokens: Sequence[mx.array], caches: Sequence[Sequence[Any]]) -> mx.array:
-        """Logits `(rows, vocab)` after one more token, `(1,)`, of each row."""
-        if len(tokens) == 1 or not self.batched:
-            rows = zip(tokens, caches, strict=True)
-            return mx.concatenate([self._logits(token[None], row) for token, row in rows])
-        return self._logits(mx.concatenate(list(tokens))[:, None], join_caches(caches))
+        Returns:
+            Logits `(drawn segments, vocab)` in order, or None when nothing is drawn. Nothing is computed
+            until it is used.
+        """
+        logits = [self._together(group) for group in self._passes(segments)]
+        return _joined(logits) if any(segment.drawn for segment in segments) else None
 
-    def _logits(self, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
+    def _passes(self, segments: Sequence[Segment]) -> list[Sequence[Segment]]:
+        """The segments that go through the model together."""
+        if self.one_pass:
+            return [segments]
+        short = [segment for segment in segments if segment.length == 1] if self.batches else []
+        passes: list[Sequence[Segment]] = [[segment] for segment in segments if segment not in short]
+        return [short, *passes] if short else passes
+
+    def _together(self, segments: Sequence[Segment]) -> mx.array | None:
+        if len(segments) == 1:
+            return self._alone(segments[0])
+        return self._as_rows(segments)
+
+    def _alone(self, segment: Segment) -> mx.array | None:
+        self._selection.choose_last()
+        logits: mx.array = self._model(segment.tokens[None], cache=segment.caches)
+        return logits[:, -1] if segment.drawn else None
+
+    def _as_rows(self, segments: Sequence[Segment]) -> mx.array | None:
+        layout = Layout([segment.length for segment in segments])
+        caches = join_caches([segment.caches for segment in segments], layout)
+        tokens = mx.concatenate([segment.tokens for segment in segments])[:, None]
+        places = [end for end, segment in zip(layout.ends, segments, strict=True) if segment.drawn]
+        self._selection.choose(places)
         logits: mx.array = self._model(tokens, cache=caches)
-        return logits[:, -1, :]
+        return self._selection.chosen(logits)[:, -1] if places else None
 
-    def _batches_rightly(self) -> bool:
-        """Whether two rows of different lengths get the logits together that they get alone."""
-        together = [self._read(length) for length in (3, 5)]
-        alone = [self._read(length) for length in (3, 5)]
-        tokens = [mx.array([1]), mx.array([2])]
-        expected = mx.concatenate([self.step([t], [c]) for t, c in zip(tokens, alone, strict=True)])
+    def _reads_rightly(self, lengths: tuple[int, int]) -> bool:
+        """Whether two rows of different depths get the logits together that they get alone."""
+        alone, together = (
+            [self._some(n, depth) for n, depth in zip(lengths, (3, 5), strict=True)] for _ in "ab"
+        )
+        wanted = _joined([self._alone(segment) for segment in alone])
         try:
-            found = self.step(tokens, together)
+            found = _joined([self._as_rows(together)])
         except (UnbatchableCacheError, TypeError, ValueError, AttributeError, IndexError):
             return False
-        error = mx.max(mx.abs(found - expected)) / mx.max(mx.abs(expected))
+        error = mx.max(mx.abs(found - wanted)) / mx.max(mx.abs(wanted))
         return bool((error < _ROUNDING).item())
 
-    def _read(self, length: int) -> list[Any]:
-        caches = self.new_caches(length + 1)
-        mx.eval(self.chunk(mx.arange(length), caches))
-        return caches
+    def _some(self, length: int, depth: int) -> Segment:
+        """Any tokens, behind `depth` others that have been read."""
+        caches = self.new_caches(depth + length)
+        mx.eval(self._alone(Segment(mx.arange(depth), caches)))
+        return Segment(mx.arange(length), caches)
+
+
+def _joined(logits: Sequence[mx.array | None]) -> mx.array:
+    return mx.concatenate([array for array in logits if array is not None])

@@ -16,80 +16,43 @@ class Ticket:
     """Launched work: what to wait for and what it returns.
 
     Attributes:
-        tokens: the tokens drawn, `(n,)` in all.
-        markers: computed when the work is. They never share memory with a cache, because a cache that
+        tokens: the tokens drawn, `(n,)`; None when none is.
+        marker: computed when the work is. It never shares memory with a cache, because a cache that
             somebody else can see is copied, not extended.
-        early: computed when most of the work is, if the work was cut so.
+        early: computed when most of the work is.
     """
 
-    tokens: Sequence[mx.array]
-    markers: Sequence[mx.array] = ()
+    tokens: mx.array | None
+    marker: mx.array | None = None
     early: mx.array | None = None
 
 
-class Launches:
-    """Work on its way to the device, in launch order.
-
-    A GPU gets it at once. On a CPU, `mx.async_eval` comes back only when all but ten tasks are done
-    (MLX, transforms.cpp, MAX_ACTIVE_TASKS): a chunk launched behind a decode step would keep the step's
-    finished tokens from being sent until the chunk is done too. There the newest launch is held until
-    something follows it or waits for it, so that what ends first is heard of first.
-    """
-
-    def __init__(self) -> None:
-        self._holds = on_cpu()
-        self._held: list[mx.array] = []
-        self._held_ticket: Ticket | None = None
-
-    def launch(self, ticket: Ticket, arrays: Sequence[mx.array]) -> Ticket:
-        """Launches the computation of the ticket's arrays and of `arrays`."""
-        self._start_held()
-        everything = [*ticket.tokens, *ticket.markers, *arrays]
-        if self._holds:
-            self._held, self._held_ticket = everything, ticket
-            return ticket
-        if ticket.early is not None:
-            # Apart from the rest, because what is launched together is reported done together.
-            _start([ticket.early])
-        _start(everything)
-        return ticket
-
-    def extend(self, arrays: Sequence[mx.array]) -> None:
-        """Launches the computation of `arrays` behind the newest launch, which still counts as the newest."""
-        if self._held:
-            self._held = [*self._held, *arrays]
-        else:
-            _start(arrays)
-
-    def wait_nearly(self, ticket: Ticket) -> None:
-        """Blocks until the ticket's early part is done, or all of it when there is none."""
-        if ticket.early is None or self._holds:
-            self.wait(ticket)
-        else:
-            mx.eval(ticket.early)
-
-    def wait(self, ticket: Ticket) -> tuple[int, ...]:
-        """Blocks until the ticket's work is done; returns its tokens."""
-        if ticket is self._held_ticket:
-            self._start_held()
-        mx.eval(ticket.tokens, ticket.markers)
-        return tuple(token for tokens in ticket.tokens for token in _numbers(tokens))
-
-    def clear(self) -> None:
-        """Drops held work and waits for what the device has."""
-        self._held, self._held_ticket = [], None
-        mx.synchronize()
-
-    def _start_held(self) -> None:
-        held, self._held, self._held_ticket = self._held, [], None
-        if held:
-            _start(held)
+def launch(ticket: Ticket, arrays: Sequence[mx.array]) -> Ticket:
+    """Sends the computation of the ticket's arrays and of `arrays` to the device."""
+    if ticket.early is not None and not on_cpu():
+        # Apart from the rest, because what is launched together is reported done together.
+        start([ticket.early])
+    start([*_ends(ticket), *arrays])
+    return ticket
 
 
-def _start(arrays: Sequence[mx.array]) -> None:
+def start(arrays: Sequence[mx.array]) -> None:
     mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
 
-def _numbers(tokens: mx.array) -> list[int]:
-    numbers: Any = tokens.tolist()
-    return [int(number) for number in numbers]
+def wait_nearly(ticket: Ticket) -> None:
+    """Blocks until the ticket's early part is done, or all of it when there is none."""
+    mx.eval(_ends(ticket) if ticket.early is None else ticket.early)
+
+
+def wait(ticket: Ticket) -> tuple[int, ...]:
+    """Blocks until the ticket's work is done; returns its tokens."""
+    mx.eval(_ends(ticket))
+    if ticket.tokens is None:
+        return ()
+    numbers: Any = ticket.tokens.tolist()
+    return tuple(int(number) for number in numbers)
+
+
+def _ends(ticket: Ticket) -> list[mx.array]:
+    return [array for array in (ticket.tokens, ticket.marker) if array is not None]

@@ -14,7 +14,7 @@ from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import Executor, ModelInfo
 from engine.core.request import FinishReason, Request
 from engine.cost_store import CostStore
-from engine.loop import Crashed, Ended, EngineLoop, EngineState, Launched, Notice, Ready, Unavailable
+from engine.loop import Crashed, Ended, EngineLoop, EngineState, Notice, Ready, Stepped, Unavailable
 from engine.server.calibration import Calibrator
 from engine.server.errors import ApiError, refusal_error
 from engine.server.metrics import Metrics
@@ -201,7 +201,7 @@ class Service:
 
     def _on_notice(self, notice: Notice) -> None:
         match notice:
-            case Launched(record, events):
+            case Stepped(record, events):
                 self._on_launch(record, events)
             case Ready(model):
                 self._on_ready(model)

@@ -1,4 +1,4 @@
-"""An executor in virtual time: launches take what the cost model says they take."""
+"""An executor in virtual time: steps take what the cost model says they take."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class _Ticket:
 
 
 class SimExecutor:
-    """Runs launches one after the other on a virtual device.
+    """Runs steps one after the other on a virtual device.
 
     Args:
-        noise: factor for each launch's predicted seconds; 1.0 always when None.
+        noise: factor for each step's predicted seconds; 1.0 always when None.
         runs_ahead: as of the device that is simulated.
     """
 
@@ -80,16 +80,17 @@ class SimExecutor:
     def release(self, request_id: str) -> None:
         self._depths.pop(request_id, None)
 
-    def launch_decode(self, request_ids: tuple[str, ...]) -> _Ticket:
-        for request_id in request_ids:
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> _Ticket:
+        for request_id in decode:
             self._depths[request_id] += 1
-        work = Work.of_decode(self._depths[request_id] for request_id in request_ids)
-        return self._launch(work, len(request_ids))
-
-    def launch_prefill(self, chunks: tuple[PrefillChunk, ...]) -> _Ticket:
-        for chunk in chunks:
+        for chunk in prefill:
             self._depths[chunk.request_id] += chunk.num_tokens
-        return self._launch(Work.of_prefill(chunks), sum(c.completes_prompt for c in chunks))
+        depths = [self._depths[request_id] for request_id in decode]
+        work = Work.of_step(depths, prefill, self._model.one_pass)
+        starts_at_s = max(self._free_at_s, self._clock())
+        self._free_at_s = starts_at_s + self._costs.seconds(work) * self._noise()
+        num_tokens = len(decode) + sum(chunk.completes_prompt for chunk in prefill)
+        return _Ticket(self._free_at_s, (self.TOKEN,) * num_tokens)
 
     def wait_nearly(self, ticket: _Ticket) -> None:
         self._clock.advance_to(ticket.ends_at_s)
@@ -101,8 +102,3 @@ class SimExecutor:
     def close(self) -> None:
         self._depths.clear()
         self._checkpoints.clear()
-
-    def _launch(self, work: Work, num_tokens: int) -> _Ticket:
-        starts_at_s = max(self._free_at_s, self._clock())
-        self._free_at_s = starts_at_s + self._costs.seconds(work) * self._noise()
-        return _Ticket(self._free_at_s, (self.TOKEN,) * num_tokens)

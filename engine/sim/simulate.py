@@ -48,7 +48,7 @@ def simulate(
 
     Args:
         arrivals: requests with `arrived_at_s` on the virtual clock; a prompt may be a `range`.
-        noise: factor for each launch's predicted seconds.
+        noise: factor for each step's predicted seconds.
         abort_pause_s: stop as soon as a stream has paused longer; what is inside is left unfinished.
         watched: ids of the requests whose pauses count for that; all when None.
     """

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -180,9 +182,31 @@ def compare(model: str, num_long: int, args: argparse.Namespace) -> None:
 
 
 def default_model() -> Path:
+    """Our default model in float32: the peer would multiply 4-bit weights on a CPU, which takes ten times
+    as long and would make the comparison worthless.
+    """
     from engine.mlx_backend.model import find_model
 
-    return find_model("smollm2-135m-instruct")
+    quantised = find_model("smollm2-135m-instruct")
+    target = Path(tempfile.gettempdir()) / f"{quantised.name}-dequantised"
+    if not target.exists():
+        _dequantise(quantised, target)
+    return target
+
+
+def _dequantise(source: Path, target: Path) -> None:
+    import mlx.core as mx
+    from mlx_lm import utils
+
+    model, config = utils.load_model(source)
+    model = utils.dequantize_model(model)
+    model.set_dtype(mx.float32)
+    unfinished = target.with_suffix(".part")
+    shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+    utils.save_model(unfinished, model)
+    config = {k: v for k, v in config.items() if not k.startswith("quantization")}
+    utils.save_config(config, unfinished / "config.json")
+    unfinished.rename(target)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def chunks_of(
 
 
 class Driver:
-    """Launches work one step ahead of waiting for it, and collects every row's tokens."""
+    """Launches steps one ahead of waiting for them, and collects every row's tokens."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -48,8 +48,7 @@ class Driver:
             self.tokens[request.id] = []
 
     def prefill(self, *chunks: PrefillChunk) -> None:
-        completed = tuple(chunk.request_id for chunk in chunks if chunk.completes_prompt)
-        self._launched(self.executor.launch_prefill(chunks), completed)
+        self.step((), chunks)
 
     def read(self, request: Request, chunk_tokens: int | None = None) -> None:
         """Starts the request and reads its whole prompt."""
@@ -59,7 +58,13 @@ class Driver:
 
     def decode(self, *request_ids: str, steps: int = 1) -> None:
         for _ in range(steps):
-            self._launched(self.executor.launch_decode(request_ids), request_ids)
+            self.step(request_ids)
+
+    def step(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...] = ()) -> None:
+        """Rows that write beside chunks that are read."""
+        completed = tuple(chunk.request_id for chunk in prefill if chunk.completes_prompt)
+        self._waiting.append((self.executor.launch(decode, prefill), decode + completed))
+        self._settle(keep=1)
 
     def release(self, *request_ids: str) -> None:
         for request_id in request_ids:
@@ -69,10 +74,6 @@ class Driver:
         """Waits for everything; returns the tokens of every request."""
         self._settle(keep=0)
         return self.tokens
-
-    def _launched(self, ticket: Any, rows: tuple[str, ...]) -> None:
-        self._waiting.append((ticket, rows))
-        self._settle(keep=1)
 
     def _settle(self, keep: int) -> None:
         while len(self._waiting) > keep:

@@ -43,8 +43,7 @@ def test_rows_join_and_leave_in_the_middle(executor: Executor, sampling: Samplin
     for chunk in chunks_of(second, 50):
         driver.decode("a")
         driver.prefill(chunk)
-    driver.decode("b", "a")
-    driver.prefill(*chunks_of(third, 100))
+    driver.step(("b", "a"), tuple(chunks_of(third, 100)))
     driver.decode("a", "c", "b", steps=3)
     driver.decode("c", "b", steps=2)
     driver.release("b")
@@ -58,6 +57,45 @@ def test_rows_join_and_leave_in_the_middle(executor: Executor, sampling: Samplin
     assert [len(found[i]) for i in "abc"] == [16, 7, 16]
 
 
+@BOTH_WAYS
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 64, 512])
+def test_rows_write_beside_chunks(executor: Executor, sampling: SamplingParams, chunk_tokens: int) -> None:
+    lengths = {"a": 33, "b": 120, "c": 45}
+    first, second, third = (
+        make_request(i, random_prompt(n, n), max_tokens=24, sampling=sampling) for i, n in lengths.items()
+    )
+    alone = {request.id: tokens_alone(executor, request) for request in (first, second, third)}
+    driver = Driver(executor)
+    driver.read(first)
+    driver.start(second, third)
+    for chunk in chunks_of(second, max(chunk_tokens, 6)):
+        driver.step(("a",), (chunk,))
+    for chunk in chunks_of(third, max(chunk_tokens, 3)):
+        driver.step(("b",), (chunk,))
+    driver.step(("c", "b", "a"))
+    driver.release("a", "b", "c")
+    found = driver.finish()
+    for request_id, tokens in found.items():
+        assert tokens[:24] == alone[request_id][: len(tokens)]
+        assert len(tokens) >= 2
+
+
+def test_chunks_of_several_prompts_share_a_step_with_rows(executor: Executor) -> None:
+    lengths = {"a": 20, "b": 31, "c": 9, "d": 50}
+    requests = {i: make_request(i, random_prompt(n, n)) for i, n in lengths.items()}
+    alone = {request.id: tokens_alone(executor, request) for request in requests.values()}
+    driver = Driver(executor)
+    driver.read(requests["a"])
+    driver.start(requests["b"], requests["c"], requests["d"])
+    halves = chunks_of(requests["d"], 25)
+    driver.step(("a",), (*chunks_of(requests["b"], 31), halves[0], *chunks_of(requests["c"], 9)))
+    driver.step(("a", "c"), (halves[1],))
+    driver.step(("d", "b"))
+    driver.release("a", "b", "c", "d")
+    for request_id, tokens in driver.finish().items():
+        assert tokens == alone[request_id][: len(tokens)]
+
+
 def test_several_prompts_are_read_in_one_launch(executor: Executor) -> None:
     requests = [make_request(i, random_prompt(n, n)) for i, n in (("a", 20), ("b", 31), ("c", 9))]
     alone = [tokens_alone(executor, request)[0] for request in requests]
@@ -65,16 +103,16 @@ def test_several_prompts_are_read_in_one_launch(executor: Executor) -> None:
     driver.start(*requests)
     whole = [chunks_of(request, 64)[0] for request in requests]
     half = chunks_of(requests[1], 16)
-    ticket = executor.launch_prefill((whole[0], half[0], whole[2]))
+    ticket = executor.launch((), (whole[0], half[0], whole[2]))
     assert executor.wait(ticket) == (alone[0], alone[2])
-    assert executor.wait(executor.launch_prefill((half[1],))) == (alone[1],)
+    assert executor.wait(executor.launch((), (half[1],))) == (alone[1],)
     driver.release("a", "b", "c")
 
 
 def test_a_chunk_that_completes_nothing_returns_no_token(executor: Executor) -> None:
     request = make_request("a", random_prompt(2, 30))
     executor.start(request)
-    assert executor.wait(executor.launch_prefill((chunks_of(request, 10)[0],))) == ()
+    assert executor.wait(executor.launch((), (chunks_of(request, 10)[0],))) == ()
     executor.release("a")
 
 
@@ -85,7 +123,7 @@ def test_tokens_come_in_the_order_of_the_rows(executor: Executor) -> None:
     for request in requests:
         driver.read(request)
     driver.finish()
-    assert executor.wait(executor.launch_decode(("b", "a"))) == (alone["b"][1], alone["a"][1])
+    assert executor.wait(executor.launch(("b", "a"), ())) == (alone["b"][1], alone["a"][1])
     driver.release("a", "b")
 
 
@@ -96,9 +134,9 @@ def test_released_rows_still_answer_for_launched_work(executor: Executor) -> Non
     for request in requests:
         driver.read(request)
     driver.finish()
-    launched = executor.launch_decode(("a", "b"))
+    launched = executor.launch(("a", "b"), ())
     executor.release("a")
-    following = executor.launch_decode(("b",))
+    following = executor.launch(("b",), ())
     assert len(executor.wait(launched)) == 2
     assert executor.wait(following) == (alone["b"][2],)
     driver.release("b")

@@ -27,11 +27,9 @@ def records(noise: float, outliers: int = 0) -> list[StepRecord]:
         decode = Work.of_decode(rng.randrange(10, 4000) for _ in range(rng.randrange(1, 9)))
         factor = 20.0 if index < outliers else 1 + rng.uniform(-noise, noise)
         prefill = Work.of_prefill(chunks)
-        together_s = TRUE.seconds(prefill + decode) * factor
-        if index % 3 == 0:  # launched together: only the sum is timed well
-            made.append(record(prefill, 0.9 * together_s, chunks))
-            made.append(record(decode, 0.1 * together_s))
-        elif index % 3 == 1:
+        beside = prefill + decode.beside_chunks(index % 2 == 0)
+        made.append(record(beside, TRUE.seconds(beside) * factor, chunks))
+        if index % 3 == 1:
             made.append(record(prefill, TRUE.seconds(prefill) * factor, chunks))
         made.append(record(decode, TRUE.seconds(decode) * factor))
     return made

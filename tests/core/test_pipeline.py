@@ -8,54 +8,64 @@ from engine.sim.executor import SimExecutor, VirtualClock
 from tests.core.fakes import request
 
 
-def pipeline(runs_ahead: bool = True) -> Pipeline:
-    executor = SimExecutor(ModelInfo("m", 1000, 1000), UNFITTED, VirtualClock(), runs_ahead=runs_ahead)
+class Watched(SimExecutor):
+    """Notes what was asked of it, in order."""
+
+    def __init__(self, runs_ahead: bool) -> None:
+        super().__init__(ModelInfo("m", 1000, 1000), UNFITTED, VirtualClock(), runs_ahead=runs_ahead)
+        self.calls: list[str] = []
+
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> object:  # type: ignore[override]
+        self.calls.append("launch")
+        return super().launch(decode, prefill)
+
+    def wait_nearly(self, ticket: object) -> None:
+        self.calls.append("wait nearly")
+
+    def wait(self, ticket: object) -> tuple[int, ...]:
+        self.calls.append("wait")
+        return super().wait(ticket)  # type: ignore[arg-type]
+
+
+def pipeline(runs_ahead: bool = True) -> tuple[Pipeline, list[str]]:
+    executor = Watched(runs_ahead)
     built = Pipeline(executor)
-    list(built.execute(StepPlan(0, 1, start=(request("a"), request("b")))))
-    return built
+    assert list(built.execute(StepPlan(0, 1, start=(request("a"), request("b"))))) == []
+    return built, executor.calls
 
 
-def launched(pipe: Pipeline, plan: StepPlan) -> list[str]:
-    """What the plan waited for: `D1` is the decode of step 1, `P1` its chunks."""
-    return [f"{'P' if s.prefill else 'D'}{s.step}" for s in pipe.execute(plan)]
+def steps(pipe: Pipeline, plan: StepPlan) -> list[int]:
+    """The steps that the plan waited for."""
+    return [settled.step for settled in pipe.execute(plan)]
 
 
 def chunk(completes: bool = False) -> tuple[PrefillChunk, ...]:
     return (PrefillChunk("b", 0, 5, completes),)
 
 
-def test_beside_streams_the_decode_is_waited_for_and_the_chunk_runs_on() -> None:
-    pipe = pipeline()
-    assert launched(pipe, StepPlan(1, 1, decode=("a",), prefill=chunk())) == ["D1"]
-    assert launched(pipe, StepPlan(2, 1, decode=("a",), prefill=chunk())) == ["P1", "D2"]
+def test_a_step_that_reads_is_nearly_over_when_the_next_is_planned() -> None:
+    pipe, calls = pipeline()
+    assert steps(pipe, StepPlan(1, 1, decode=("a",), prefill=chunk())) == []
+    assert steps(pipe, StepPlan(2, 1, decode=("a",), prefill=chunk())) == [1]
+    assert calls == ["launch", "wait nearly", "launch", "wait", "wait nearly"]
 
 
-def test_a_decode_alone_stays_queued_until_the_next_is_launched() -> None:
-    pipe = pipeline()
-    assert launched(pipe, StepPlan(1, 1, decode=("a",))) == []
-    assert launched(pipe, StepPlan(2, 1, decode=("a",))) == ["D1"]
-    assert launched(pipe, StepPlan(3, 1, decode=("a",), prefill=chunk())) == ["D2", "D3"]
-
-
-def test_a_solo_chunk_is_nearly_over_when_the_next_is_planned() -> None:
-    pipe = pipeline()
-    assert launched(pipe, StepPlan(1, 1, prefill=chunk())) == []
-    assert launched(pipe, StepPlan(2, 1, prefill=chunk())) == ["P1"]
-
-
-def test_a_solo_chunk_that_completes_a_prompt_is_waited_for() -> None:
-    assert launched(pipeline(), StepPlan(1, 1, prefill=chunk(completes=True))) == ["P1"]
+def test_a_step_that_only_writes_stays_queued_until_the_next_is_launched() -> None:
+    pipe, calls = pipeline()
+    assert steps(pipe, StepPlan(1, 1, decode=("a",))) == []
+    assert steps(pipe, StepPlan(2, 1, decode=("a",))) == [1]
+    assert calls == ["launch", "launch", "wait"]
 
 
 def test_where_launches_block_nothing_finished_is_held_back() -> None:
-    pipe = pipeline(runs_ahead=False)
-    assert launched(pipe, StepPlan(1, 1, decode=("a",))) == ["D1"]
-    assert launched(pipe, StepPlan(2, 1, decode=("a",), prefill=chunk())) == ["D2"]
-    assert launched(pipe, StepPlan(3, 1, decode=("a",))) == ["P2", "D3"]
+    pipe, calls = pipeline(runs_ahead=False)
+    assert steps(pipe, StepPlan(1, 1, decode=("a",))) == [1]
+    assert steps(pipe, StepPlan(2, 1, decode=("a",), prefill=chunk())) == [2]
+    assert calls == ["launch", "wait", "launch", "wait"]
 
 
 def test_an_empty_plan_waits_for_what_is_left() -> None:
-    pipe = pipeline()
-    launched(pipe, StepPlan(1, 1, decode=("a",), prefill=chunk(completes=True)))
+    pipe, _ = pipeline()
+    steps(pipe, StepPlan(1, 1, decode=("a",), prefill=chunk(completes=True)))
     (settled,) = pipe.execute(StepPlan(2, 1))
-    assert list(settled.tokens_by_request()) == [("b", SimExecutor.TOKEN)]
+    assert [request_id for request_id, _ in settled.tokens_by_request()] == ["a", "b"]

@@ -26,6 +26,13 @@ def test_short_prompts_are_packed_into_one_budget() -> None:
     assert plan(unread(10, 20, 30), prefill_chunk_tokens=64) == {"p0": 10, "p1": 20, "p2": 30}
 
 
+def test_rows_that_share_the_pass_count_and_half_is_left_to_read() -> None:
+    beside = STREAMS.beside_chunks(one_pass=True)
+    assert plan(unread(500), beside, prefill_chunk_tokens=64) == {"p0": 61}
+    assert plan(unread(500), beside, prefill_chunk_tokens=5) == {"p0": 3}
+    assert plan(unread(500), STREAMS, prefill_chunk_tokens=64) == {"p0": 64}
+
+
 def test_the_budget_is_a_total_over_prompts() -> None:
     assert plan(unread(50, 50, 50), prefill_chunk_tokens=80) == {"p0": 50, "p1": 30}
 
@@ -65,10 +72,9 @@ def test_a_completing_chunk_says_so() -> None:
 def test_paced_reads_the_largest_chunk_that_keeps_the_target(start: int, target_s: float) -> None:
     config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
     (chunk,) = plan_prefill(unread(100_000, start=start), STREAMS, config, KNOWN)
-    next_step = Work.of_decode([100, 200, 300, start + 100_000])
-    step_s = UNFITTED.seconds(next_step + Work.of_prefill([chunk]))
+    step_s = UNFITTED.seconds(STREAMS + Work.of_prefill([chunk]))
     assert step_s <= target_s + 1e-9 or chunk.num_tokens == 1
-    larger = UNFITTED.prefill_seconds(chunk.num_tokens + 1, start) + UNFITTED.seconds(next_step)
+    larger = UNFITTED.prefill_seconds(chunk.num_tokens + 1, start) + UNFITTED.seconds(STREAMS)
     assert larger > target_s - 1e-9
 
 
@@ -86,8 +92,7 @@ def test_paced_shares_its_time_over_prompts() -> None:
     taken = {chunk.request_id: chunk.num_tokens for chunk in chunks}
     assert set(taken) == {"p0", "p1", "p2"}
     assert (taken["p1"], taken["p2"]) == (20, 30)
-    next_step = Work.of_decode([100, 200, 300, 5000])
-    assert UNFITTED.seconds(next_step + Work.of_prefill(chunks)) <= 0.5
+    assert UNFITTED.seconds(STREAMS + Work.of_prefill(chunks)) <= 0.5
 
 
 def test_free_work_has_no_largest_chunk() -> None:

@@ -9,7 +9,7 @@ from engine.core.events import FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import Executor, ModelInfo
 from engine.core.plan import PrefillChunk
 from engine.core.request import Request
-from engine.loop import Crashed, Ended, Launched, Notice, Ready
+from engine.loop import Crashed, Ended, Notice, Ready, Stepped
 from engine.sim_backend import WordTokenizer
 
 MODEL = ModelInfo(name="fake", context_tokens=1000, kv_capacity_tokens=4000)
@@ -81,13 +81,11 @@ class FakeExecutor(Executor):
     def release(self, request_id: str) -> None:
         self.rows.pop(request_id, None)
 
-    def launch_decode(self, request_ids: tuple[str, ...]) -> tuple[int, ...]:
-        return tuple(self._next(request_id) for request_id in request_ids)
-
-    def launch_prefill(self, chunks: tuple[PrefillChunk, ...]) -> tuple[int, ...]:
-        for chunk in chunks:
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> tuple[int, ...]:
+        for chunk in prefill:
             self.prefilled[chunk.request_id] = chunk.start + chunk.num_tokens
-        return tuple(self._next(chunk.request_id) for chunk in chunks if chunk.completes_prompt)
+        completed = (chunk.request_id for chunk in prefill if chunk.completes_prompt)
+        return tuple(self._next(request_id) for request_id in (*decode, *completed))
 
     def wait_nearly(self, ticket: tuple[int, ...]) -> None:
         self.wait(ticket)
@@ -165,7 +163,7 @@ class Inbox:
         return [e.token for e in self._events() if isinstance(e, TokenEvent) and e.request_id == request_id]
 
     def records(self) -> list[StepRecord]:
-        return [n.record for n in self.notices if isinstance(n, Launched)]
+        return [n.record for n in self.notices if isinstance(n, Stepped)]
 
     def crashes(self) -> list[Crashed]:
         return [n for n in self.notices if isinstance(n, Crashed)]

@@ -162,7 +162,7 @@ def test_traffic_and_launches_are_recorded_to_files(tmp_path: Path) -> None:
     process = start("--record", str(trace), "--steps", str(steps))
     url = str(announcement(process)["url"])
     for size in range(1, 11):
-        body = {"prompt": "word " * 40 * size, "max_tokens": 3}
+        body = {"prompt": f"{size} " + "word " * 40 * size, "max_tokens": 3}
         assert httpx.post(f"{url}/v1/completions", json=body, timeout=DEADLINE_S).status_code == 200
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=DEADLINE_S)

@@ -5,7 +5,7 @@ import pytest
 from engine.core.cost_model import CostModel, Work
 from engine.core.events import StepRecord
 from engine.core.plan import PrefillChunk
-from tuner.sizing import Capacity, clean_launches, undisturbed
+from tuner.sizing import Capacity, undisturbed
 
 COSTS = CostModel(0.02, 0.002, 1e-6, 0.05, 0.01, 1e-6)
 
@@ -19,17 +19,12 @@ def prefill(step: int, duration_s: float, tokens: int = 64) -> StepRecord:
     return StepRecord(step, 1, 0.0, duration_s, Work.of_prefill(chunks), chunks, 1, 0)
 
 
-def test_launches_that_shared_a_step_are_not_timed_by_themselves() -> None:
-    records = [prefill(1, 0.2), decode(2, 0.01), prefill(2, 0.3), decode(3, 0.07), decode(4, 0.08)]
-    assert [record.step for record in clean_launches(records)] == [1, 4]
-
-
-def test_a_launch_that_was_held_up_or_timed_short_is_left_out() -> None:
+def test_a_step_that_was_held_up_or_timed_short_is_left_out() -> None:
     records = [decode(i, seconds) for i, seconds in enumerate((0.08, 0.081, 0.5, 0.079, 0.009))]
     assert [record.duration_s for record in undisturbed(records)] == [0.08, 0.081, 0.079]
 
 
-def test_launches_of_different_sizes_are_not_compared() -> None:
+def test_steps_of_different_sizes_are_not_compared() -> None:
     records = [prefill(1, 0.1, 16), prefill(2, 3.0, 1024), decode(3, 0.08, 1), decode(4, 0.3, 8)]
     assert len(undisturbed(records)) == 4
 
