@@ -58,7 +58,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--config", type=Path, metavar="FILE.json", help="the knobs to start with")
     add("--state-dir", type=Path, metavar="DIR", help="keeps config, history and learned costs over restarts")
     add("--record", type=Path, metavar="TRACE.jsonl", help="record the traffic: lengths and hashes, no text")
-    add("--steps", type=Path, metavar="STEPS.jsonl", help="record every launch of the device")
+    add("--steps", type=Path, metavar="STEPS.jsonl", help="record every step")
     add("--api-key-file", type=Path, metavar="F", help="keys that /v1 and /tokenize want, one a line")
     add("--admin-key-file", type=Path, metavar="F", help="keys that /admin wants; loopback only without")
     add("--backend", choices=("mlx", "sim"), default="mlx", help="sim serves the same API without a model")

@@ -1,4 +1,4 @@
-"""Recording to disk without ever holding up a step: the traffic (`--record`) and the launches (`--steps`).
+"""Recording to disk without ever holding up a step: the traffic (`--record`) and the steps (`--steps`).
 
 The event loop puts a value into a queue and goes on; a thread hashes, formats and writes.
 """
@@ -124,12 +124,12 @@ def _set_aside(path: Path) -> None:
 
 
 class StepRecorder:
-    """Writes every launch as one line, as `/admin/steps` gives it."""
+    """Writes every step as one line, as `/admin/steps` gives it."""
 
     def __init__(self, path: Path) -> None:
         self._writer = LineWriter(path, lambda entry: json.dumps(step_to_mapping(*entry)))
 
-    def on_launch(self, record: StepRecord, seq: int) -> None:
+    def on_step(self, record: StepRecord, seq: int) -> None:
         self._writer.put((record, seq))
 
     def on_end(self, request: Request, caller: Caller, ended: EndedRequest) -> None: ...
@@ -175,7 +175,7 @@ class TraceRecorder:
         self._has_header = False
         self._writer = LineWriter(path, self._line)
 
-    def on_launch(self, record: StepRecord, seq: int) -> None: ...
+    def on_step(self, record: StepRecord, seq: int) -> None: ...
 
     def on_end(self, request: Request, caller: Caller, ended: EndedRequest) -> None:
         self._writer.put(_Seen(request, caller, ended, 200))

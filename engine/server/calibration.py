@@ -19,7 +19,7 @@ _RECENT = 2048
 
 
 class Calibrator:
-    """Refits after 32, 64, 128, 256 and then every 512 launches, on a worker thread.
+    """Refits after 32, 64, 128, 256 and then every 512 steps, on a worker thread.
 
     Args:
         calibrate: takes the new model, on the event loop.
@@ -37,7 +37,7 @@ class Calibrator:
         self._calibrate = calibrate
         self._task: asyncio.Task[None] | None = None
 
-    def on_launch(self, seq: int) -> None:
+    def on_step(self, seq: int) -> None:
         if (seq in _FIRST or seq % _EVERY == 0) and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._refit())
 

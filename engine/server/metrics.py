@@ -104,11 +104,16 @@ class Metrics:
         self._itl = histogram(
             "inter_token_latency_seconds", "Between two tokens of a request.", _PAUSE_BUCKETS
         )
-        steps = histogram("step_duration_seconds", "Device time of one launch.", _STEP_BUCKETS, ("kind",))
+        steps = histogram(
+            "step_duration_seconds",
+            "From the end of the step before to the end of this one.",
+            _STEP_BUCKETS,
+            ("kind",),
+        )
         # Bound once: looking a label up costs as much as counting.
         self._decode_step, self._prefill_step = steps.labels("decode"), steps.labels("prefill")
 
-    def on_launch(self, record: StepRecord, num_tokens: int) -> None:
+    def on_step(self, record: StepRecord, num_tokens: int) -> None:
         (self._prefill_step if record.prefill else self._decode_step).observe(record.duration_s)
         if num_tokens:
             self._generated.inc(num_tokens)

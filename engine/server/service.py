@@ -66,11 +66,11 @@ class Caller:
 
 
 class Witness(Protocol):
-    """Is told of every launch, every request that is over and every one turned away. Called on the event
+    """Is told of every step, every request that is over and every one turned away. Called on the event
     loop: must not block.
     """
 
-    def on_launch(self, record: StepRecord, seq: int) -> None: ...
+    def on_step(self, record: StepRecord, seq: int) -> None: ...
 
     def on_end(self, request: Request, caller: Caller, ended: EndedRequest) -> None: ...
 
@@ -193,7 +193,7 @@ class Service:
     # -- notices -------------------------------------------------------------------------------------
 
     def _deliver(self, notice: Notice) -> None:
-        """On the engine thread: one hand-over for all that a launch brought about."""
+        """On the engine thread: one hand-over for all that a step brought about."""
         try:
             self._events.call_soon_threadsafe(self._on_notice, notice)
         except RuntimeError:
@@ -202,7 +202,7 @@ class Service:
     def _on_notice(self, notice: Notice) -> None:
         match notice:
             case Stepped(record, events):
-                self._on_launch(record, events)
+                self._on_step(record, events)
             case Ready(model):
                 self._on_ready(model)
             case Crashed(message, events):
@@ -219,12 +219,12 @@ class Service:
         if not self.ready.done():
             self.ready.set_result(model)
 
-    def _on_launch(self, record: StepRecord, events: list[Event]) -> None:
+    def _on_step(self, record: StepRecord, events: list[Event]) -> None:
         seq = self.steps.add(record)
         num_tokens = 0
         for event in events:
             stream = self.streams.get(event.request_id)
-            if stream is None:  # its client left while the launch ran
+            if stream is None:  # its client left while the step ran
                 continue
             if isinstance(event, FinishedEvent):
                 self._end(stream, event)
@@ -235,10 +235,10 @@ class Service:
                 self.metrics.on_gap(gap_s)
             if stream.stop_matched:
                 self._finish(stream, FinishReason.STOP)
-        self.metrics.on_launch(record, num_tokens)
-        self._calibrator.on_launch(seq)
+        self.metrics.on_step(record, num_tokens)
+        self._calibrator.on_step(seq)
         for witness in self._witnesses:
-            witness.on_launch(record, seq)
+            witness.on_step(record, seq)
 
     def _finish(self, stream: Stream, reason: FinishReason, message: str = "") -> None:
         if stream.end is None and (event := self.engine.finish(stream.request.id, reason)):

@@ -1,4 +1,4 @@
-"""What happened lately: launches and ended requests, kept for a while and summed up on demand."""
+"""What happened lately: steps and ended requests, kept for a while and summed up on demand."""
 
 from __future__ import annotations
 

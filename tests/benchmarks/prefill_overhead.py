@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -23,18 +22,11 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine.core.config import SchedulerConfig, parse_config
-from engine.core.events import Event, StepRecord, TokenEvent
-from engine.core.executor import ModelInfo
-from engine.core.pipeline import Pipeline
-from engine.core.request import Request
-from engine.core.scheduler import Scheduler, run_step
 from engine.mlx_backend import executor as executor_module
 from engine.mlx_backend.executor import MlxExecutor
-from engine.mlx_backend.model import LoadedModel
 from engine.warmup import warm_up
 from tests.benchmarks.random_model import add_shape_flags, build
-
-STREAM_PROMPT_TOKENS = 64
+from tests.benchmarks.rig import STREAM_PROMPT_TOKENS, Rig, random_prompt, worst_pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,51 +38,21 @@ class Result:
     decode_tokens: int
 
 
-def prompt(seed: int, num_tokens: int, vocab: int) -> list[int]:
-    return [int(t) for t in mx.random.randint(0, vocab, (num_tokens,), key=mx.random.key(seed)).tolist()]
-
-
 def ours(executor: MlxExecutor, config: SchedulerConfig, long: list[int], streams: int, vocab: int) -> Result:
     """The engine's own scheduler and pipeline, without HTTP."""
-    scheduler, pipeline = Scheduler(executor.info, config), Pipeline(executor)
-    arrivals: dict[str, list[float]] = {}
-
-    def emit(record: StepRecord, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, TokenEvent):
-                arrivals.setdefault(event.request_id, []).append(event.at_s)
-
-    def submit(request_id: str, tokens: list[int], max_tokens: int) -> float:
-        now_s = time.perf_counter()
-        scheduler.submit(
-            Request(id=request_id, prompt=tokens, max_tokens=max_tokens, arrived_at_s=now_s), now_s
-        )
-        return now_s
-
-    for index in range(streams):
-        submit(f"stream{index}", prompt(index, STREAM_PROMPT_TOKENS, vocab), 100_000)
-    while any(len(arrivals.get(f"stream{i}", ())) < 8 for i in range(streams)):
-        run_step(scheduler, pipeline, time.perf_counter, emit)
-    sent_at_s = submit("long", long, 4)
-    while len(arrivals.get("long", ())) < 4:
-        run_step(scheduler, pipeline, time.perf_counter, emit)
-    for request_id in list(arrivals):
-        scheduler.finish(request_id, "aborted", time.perf_counter())  # type: ignore[arg-type]
-    while not scheduler.is_idle:
-        run_step(scheduler, pipeline, time.perf_counter, lambda record, events: None)
-    return _result(arrivals, sent_at_s)
+    rig = Rig(executor, config, vocab)
+    rig.start_streams(streams)
+    sent_at_s = rig.submit("long", long, 4)
+    rig.run_until(lambda: len(rig.arrivals["long"]) == 4)
+    rig.close()
+    return _result(rig.arrivals, sent_at_s)
 
 
 def _result(arrivals: dict[str, list[float]], sent_at_s: float) -> Result:
-    long = arrivals.pop("long")
-    gaps = [
-        later - earlier
-        for times in arrivals.values()
-        for earlier, later in pairwise(times)
-        if later >= sent_at_s
-    ]
-    meanwhile = sum(sent_at_s <= at <= long[0] for times in arrivals.values() for at in times)
-    return Result(long[0] - sent_at_s, max(gaps, default=0.0), meanwhile)
+    streams = [times for name, times in arrivals.items() if name != "long"]
+    first_at_s = arrivals["long"][0]
+    meanwhile = sum(sent_at_s <= at <= first_at_s for times in streams for at in times)
+    return Result(first_at_s - sent_at_s, worst_pause_s(streams, sent_at_s), meanwhile)
 
 
 def bare(model: nn.Module, tokens: list[int], chunk: int, clear: bool) -> Result:
@@ -113,7 +75,7 @@ def bare(model: nn.Module, tokens: list[int], chunk: int, clear: bool) -> Result
 def batch_generator(model: nn.Module, long: list[int], streams: int, chunk: int, vocab: int) -> Result:
     """mlx-lm's continuous batching with the same streams and prompt."""
     generator = BatchGenerator(model, max_tokens=100_000, prefill_step_size=chunk)
-    uids = generator.insert([prompt(index, STREAM_PROMPT_TOKENS, vocab) for index in range(streams)])
+    uids = generator.insert([random_prompt(index, STREAM_PROMPT_TOKENS, vocab) for index in range(streams)])
     arrivals: dict[str, list[float]] = {str(uid): [] for uid in uids}
     while any(len(times) < 8 for times in arrivals.values()):
         _collect(generator, arrivals, {})
@@ -151,12 +113,11 @@ def main() -> None:
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
     add_shape_flags(parser)
     args = parser.parse_args()
-    model, _ = build(args)
-    info = ModelInfo("random", context_tokens=131072, kv_capacity_tokens=1 << 20)
-    long = prompt(99, args.prompt, args.vocab)
+    loaded = build(args)
+    long = random_prompt(99, args.prompt, args.vocab)
     if args.peer:
-        peer_rows(model, long, args)
-    executor = MlxExecutor(LoadedModel(model, None, info))  # type: ignore[arg-type]
+        peer_rows(loaded.model, long, args)
+    executor = MlxExecutor(loaded)
     warm_up(executor, time.perf_counter)
     for streams in args.streams:
         for early in args.early:

@@ -1,15 +1,17 @@
-"""A Llama of any shape with random weights: it computes as long as a trained one."""
+"""A Llama of any shape with random weights, which computes as long as a trained one; or a real model."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 from mlx_lm.models import llama
+
+from engine.core.executor import ModelInfo
+from engine.mlx_backend.model import LoadedModel, load_model
 
 # Small enough that activations stay finite through any number of layers.
 _WEIGHT_SCALE = 0.02
@@ -17,6 +19,7 @@ _WEIGHT_SCALE = 0.02
 
 def add_shape_flags(parser: argparse.ArgumentParser) -> None:
     """Defaults are an 8B-class Llama in 4 bits."""
+    parser.add_argument("--model", help="a model that `engine serve` takes, instead of random weights")
     shape = parser.add_argument_group("model shape")
     shape.add_argument("--layers", type=int, default=32)
     shape.add_argument("--hidden", type=int, default=4096)
@@ -28,8 +31,12 @@ def add_shape_flags(parser: argparse.ArgumentParser) -> None:
     shape.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
 
 
-def build(shape: argparse.Namespace) -> tuple[nn.Module, dict[str, Any]]:
-    """The model, computed, and its config."""
+def build(shape: argparse.Namespace) -> LoadedModel:
+    """The model, computed. `shape.vocab` is its vocabulary afterwards."""
+    if shape.model:
+        loaded = load_model(shape.model)
+        shape.vocab = loaded.model.args.vocab_size
+        return loaded
     config = {
         "model_type": "llama",
         "num_hidden_layers": shape.layers,
@@ -51,7 +58,7 @@ def build(shape: argparse.Namespace) -> tuple[nn.Module, dict[str, Any]]:
     )
     if shape.bits:
         nn.quantize(model, group_size=64, bits=shape.bits)
-        config["quantization"] = {"group_size": 64, "bits": shape.bits}
     mx.eval(model.parameters())
     print(f"built in {time.perf_counter() - started_at_s:.1f} s on {mx.default_device()}", flush=True)
-    return model, config
+    info = ModelInfo("random", context_tokens=131072, kv_capacity_tokens=1 << 20)
+    return LoadedModel(model, None, info)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_equal_prefixes_hash_equal_under_one_salt_only() -> None:
 def test_step_records_read_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     recorder = StepRecorder(path)
-    recorder.on_launch(RECORD, 1)
+    recorder.on_step(RECORD, 1)
     recorder.close()
     assert list(read_steps(path.read_text().splitlines(keepends=True))) == [RECORD]
 
