@@ -63,6 +63,12 @@ def bind(host: str, port: int) -> socket.socket:
 _SWITCH_INTERVAL_S = 0.001
 
 
+_ONE_BY_ONE = (
+    "note: this model's caches cannot stand in one batch, so each stream costs a pass of its own; "
+    "expect a step of n streams to take n times as long as one"
+)
+
+
 class _Server(uvicorn.Server):
     """A server that leaves signals to us: it would close its listener first, and answer nothing more."""
 
@@ -131,11 +137,16 @@ def _say_ready(model: ModelInfo, service: Service, listener: socket.socket, opti
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
-    kv = f"{model.kv_capacity_tokens:,} KV tokens"
-    line = f"engine ready on {url} · model {service.served_name} · context {model.context_tokens:,} · {kv}"
-    print(line, file=sys.stderr, flush=True)
+    print(ready_lines(url, service.served_name, model), file=sys.stderr, flush=True)
     if options.announce:
         print(json.dumps({"url": url, "model": service.served_name, "pid": os.getpid()}), flush=True)
+
+
+def ready_lines(url: str, served_name: str, model: ModelInfo) -> str:
+    """What is said once requests are served."""
+    kv = f"{model.kv_capacity_tokens:,} KV tokens"
+    line = f"engine ready on {url} · model {served_name} · context {model.context_tokens:,} · {kv}"
+    return line if model.batches else f"{line}\n{_ONE_BY_ONE}"
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -85,11 +85,11 @@ def kv_budget_tokens(config: SchedulerConfig, model: ModelInfo) -> int:
 
 def _never_fits(request: Request, config: SchedulerConfig, model: ModelInfo) -> Refused | None:
     needed = f"{request.num_prompt_tokens} prompt tokens and max_tokens {request.max_tokens}"
-    if request.num_kv_tokens > model.context_tokens:
+    if request.num_prompt_tokens + request.max_tokens > model.context_tokens:
         limit = f"the model's context of {model.context_tokens} tokens"
         return Refused(RefusalCode.CONTEXT_LENGTH, f"{needed} do not fit {limit}; shorten either")
     budget = kv_budget_tokens(config, model)
-    if request.num_kv_tokens > budget:
+    if model.kv_tokens(request) > budget:
         limit = f"the KV budget of {budget} tokens"
         return Refused(
             RefusalCode.KV_BUDGET, f"{needed} do not fit {limit}; shorten either or raise kv_budget_tokens"

@@ -50,6 +50,8 @@ class ModelInfo:
         checkpoints: what snapshots of its caches take; None when they cannot be taken.
         one_pass: a step's rows and chunks go through the model together, so that its weights are read once
             for both; otherwise the rows cost a pass of their own.
+        batches: rows that write share that pass; otherwise each has one of its own.
+        kv_block_tokens: KV is allocated in blocks of so many tokens.
     """
 
     name: str
@@ -57,6 +59,13 @@ class ModelInfo:
     kv_capacity_tokens: int
     checkpoints: CheckpointSizes | None = None
     one_pass: bool = True
+    batches: bool = True
+    kv_block_tokens: int = 1
+
+    def kv_tokens(self, request: Request) -> int:
+        """KV that is allocated for a request when it has grown to its end."""
+        blocks = -(-(request.num_prompt_tokens + request.max_tokens) // self.kv_block_tokens)
+        return blocks * self.kv_block_tokens
 
 
 class Executor(Protocol):

@@ -61,8 +61,3 @@ class Request:
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt)
-
-    @property
-    def num_kv_tokens(self) -> int:
-        """KV the request may grow to."""
-        return len(self.prompt) + self.max_tokens

@@ -34,13 +34,15 @@ class Occupancy:
 
     Attributes:
         waiting_prefill_tokens: uncached prompt tokens in the queue.
-        kv_tokens: KV promised to running requests, prompt and output.
+        kv_tokens: KV promised to running requests, prompt and output, in the blocks it is allocated in.
+        kv_used_tokens: what of it holds something.
     """
 
     num_running: int
     num_waiting: int
     waiting_prefill_tokens: int
     kv_tokens: int
+    kv_used_tokens: int = 0
     prefix_cache: CacheUse = CacheUse()
 
 
@@ -141,7 +143,8 @@ class Scheduler:
     def occupancy(self) -> Occupancy:
         with self._lock:
             unread = sum(row.num_uncached for row in self._waiting)
-            counts = len(self._running), len(self._waiting), unread, self._promised_kv()
+            used = sum(row.depth for row in self._running.values())
+            counts = len(self._running), len(self._waiting), unread, self._promised_kv(), used
             return Occupancy(*counts, self._prefixes.use)
 
     # -- a step --------------------------------------------------------------------------------------
@@ -202,9 +205,10 @@ class Scheduler:
         budget = admission.kv_budget_tokens(self._config, self._model) - self._promised_kv()
         for row in self._waiting[: max(0, self._config.max_running_requests - len(self._running))]:
             # A budget lowered below what one waiting request needs must not lock the queue for ever.
-            if row.request.num_kv_tokens > budget and (self._running or starting):
+            needed = self._model.kv_tokens(row.request)
+            if needed > budget and (self._running or starting):
                 break
-            budget -= row.request.num_kv_tokens
+            budget -= needed
             starting.append(row)
         return starting
 
@@ -291,7 +295,7 @@ class Scheduler:
         return [*self._running.values(), *self._waiting]
 
     def _promised_kv(self) -> int:
-        return sum(row.request.num_kv_tokens for row in self._running.values())
+        return sum(self._model.kv_tokens(row.request) for row in self._running.values())
 
     # -- predictions ---------------------------------------------------------------------------------
 
@@ -316,9 +320,9 @@ class Scheduler:
 
     def _slot_wait_s(self, request: Request, inside: list[Row], num_ahead: int) -> float:
         budget = admission.kv_budget_tokens(self._config, self._model)
-        fits = sum(row.request.num_kv_tokens for row in inside) + request.num_kv_tokens <= budget
+        needed = sum(self._model.kv_tokens(r) for r in (request, *(row.request for row in inside)))
         free = self._config.max_running_requests - len(inside)
-        if fits and free > 0 and not num_ahead:
+        if needed <= budget and free > 0 and not num_ahead:
             return 0.0
         # All of them, also those still reading: they will be writing by the time a slot falls free.
         step_s = self._pace.costs.seconds(Work.of_decode(row.depth for row in inside))

@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+from mlx_lm.models.cache import KVCache
 
 from engine.core.executor import ModelInfo
 from engine.core.plan import Keep, PrefillChunk, Restore
@@ -31,7 +32,12 @@ class MlxExecutor:
 
     def __init__(self, loaded: LoadedModel) -> None:
         forward = Forward(loaded.model)
-        self._info = dataclasses.replace(loaded.info, one_pass=forward.one_pass)
+        self._info = dataclasses.replace(
+            loaded.info,
+            one_pass=forward.one_pass,
+            batches=forward.batches,
+            kv_block_tokens=KVCache.step,
+        )
         self._forward: Forward | None = forward
         self._rows: dict[str, Row] = {}
         self._checkpoints = Checkpoints()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,8 @@ class Forward:
         A cache that need not grow is extended in place; one that grows is copied each time.
         """
         caches: list[Any] = make_prompt_cache(self._model)
-        for cache in caches:
-            if type(cache) is KVCache:
-                cache.step = -(-num_tokens // KVCache.step) * KVCache.step
+        for cache in _plain(caches):
+            cache.step = -(-num_tokens // KVCache.step) * KVCache.step
         return caches
 
     def read(self, segments: Sequence[Segment]) -> mx.array | None:
@@ -77,6 +76,8 @@ class Forward:
             until it is used.
         """
         logits = [self._together(group) for group in self._passes(segments)]
+        for segment in segments:
+            _grow_by_blocks(segment.caches)
         return _joined(logits) if any(segment.drawn for segment in segments) else None
 
     def _passes(self, segments: Sequence[Segment]) -> list[Sequence[Segment]]:
@@ -124,6 +125,19 @@ class Forward:
         caches = self.new_caches(depth + length)
         mx.eval(self._alone(Segment(mx.arange(depth), caches)))
         return Segment(mx.arange(length), caches)
+
+
+def _plain(caches: Sequence[Any]) -> Iterator[KVCache]:
+    """Those that keep every token."""
+    return (cache for cache in caches if type(cache) is KVCache)
+
+
+def _grow_by_blocks(caches: Sequence[Any]) -> None:
+    """Lets allocated caches grow by a block at a time from now on, not by their first size again."""
+    for cache in _plain(caches):
+        if "step" not in vars(cache):
+            return
+        del cache.step
 
 
 def _joined(logits: Sequence[mx.array | None]) -> mx.array:

@@ -112,6 +112,7 @@ class AdminRoutes:
             "waiting": occupancy.num_waiting,
             "waiting_prefill_tokens": occupancy.waiting_prefill_tokens,
             "kv_tokens": occupancy.kv_tokens,
+            "kv_used_tokens": occupancy.kv_used_tokens,
             "prefix_cache": dataclasses.asdict(occupancy.prefix_cache),
             "state": service.engine.state.value,
             "costs": dataclasses.asdict(costs) if costs else None,

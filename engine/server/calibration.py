@@ -14,8 +14,9 @@ from engine.server.stats import Log
 _log = logging.getLogger(__name__)
 _FIRST = (32, 64, 128, 256)
 _EVERY = 512
-# A fit of this many takes a few milliseconds, and reaches back far enough to have seen every kind of step.
-_RECENT = 2048
+# Of each kind: a fit of this many takes a few milliseconds. Hours of nothing but writing must not push out
+# what is known of reading.
+_RECENT = 512
 
 
 class Calibrator:
@@ -42,9 +43,8 @@ class Calibrator:
             self._task = asyncio.create_task(self._refit())
 
     async def _refit(self) -> None:
-        records = [record for _, record in self._steps.after(self._steps.last_seq - _RECENT)]
         try:
-            costs = await asyncio.to_thread(_fit, records)
+            costs = await asyncio.to_thread(_fit, self._steps.snapshot())
         except FitError as error:
             _log.debug("no new cost model: %s", error)
             return
@@ -56,7 +56,9 @@ class Calibrator:
 
 
 def _fit(records: list[StepRecord]) -> CostModel:
+    reading = [record for record in records if record.prefill]
+    writing = [record for record in records if not record.prefill]
     # Here, because numpy would cost every start of the command line a tenth of a second.
     from engine.core.cost_fit import fit_cost_model
 
-    return fit_cost_model(records).costs
+    return fit_cost_model(reading[-_RECENT:] + writing[-_RECENT:]).costs

@@ -45,6 +45,9 @@ class _Occupancy(Collector):
         yield GaugeMetricFamily(
             "evenflow_kv_tokens", "Tokens of KV promised to running requests.", now.kv_tokens
         )
+        yield GaugeMetricFamily(
+            "evenflow_kv_used_tokens", "Tokens of KV that hold something.", now.kv_used_tokens
+        )
         yield from _prefix_cache(now.prefix_cache)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import mlx.nn as nn
+
 from engine.core.cost_model import CostModel
 from engine.core.executor import CheckpointSizes, Executor, ModelInfo
 from engine.mlx_backend.executor import MlxExecutor
@@ -19,6 +21,13 @@ def _mlx(arch: str) -> MakeExecutor:
     return lambda directory: MlxExecutor(load_model(make_tiny_model(directory / arch, arch)))
 
 
+def _quantised(directory: Path) -> Executor:
+    """With its weights in 4 bits, as on a GPU; `load_model` would make floats of them here."""
+    loaded = load_model(make_tiny_model(directory / "llama-4bit", "llama", intermediate_size=64))
+    nn.quantize(loaded.model, group_size=32, bits=4)
+    return MlxExecutor(loaded)
+
+
 def _sim(_: Path) -> Executor:
     sizes = CheckpointSizes(token_bytes=256, capacity_bytes=1 << 20)
     info = ModelInfo("simulated", context_tokens=2048, kv_capacity_tokens=1 << 20, checkpoints=sizes)
@@ -26,3 +35,4 @@ def _sim(_: Path) -> Executor:
 
 
 EXECUTORS: dict[str, MakeExecutor] = {"sim": _sim} | {f"mlx-{arch}": _mlx(arch) for arch in ARCHITECTURES}
+EXECUTORS["mlx-llama-4bit"] = _quantised

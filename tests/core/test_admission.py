@@ -23,6 +23,19 @@ def test_what_can_never_fit_is_refused_without_a_retry() -> None:
     assert isinstance(fits, Admitted)
 
 
+def test_kv_is_counted_in_the_blocks_it_is_allocated_in() -> None:
+    model = ModelInfo("m", context_tokens=1000, kv_capacity_tokens=511, kv_block_tokens=256)
+    engine = Engine(model=model)
+    fits, too_big, waits = engine.submit(request("a", 200, 56), request("b", 200, 57), request("c", 10, 10))
+    assert isinstance(fits, Admitted)
+    assert refusal(too_big).code is RefusalCode.KV_BUDGET
+    assert isinstance(waits, Admitted)
+    engine.step()
+    occupancy = engine.scheduler.occupancy
+    assert (occupancy.kv_tokens, occupancy.num_waiting) == (256, 1)
+    assert occupancy.kv_used_tokens == 200
+
+
 def test_a_full_queue_refuses_with_the_predicted_wait() -> None:
     engine = Engine(max_running_requests=1, max_waiting_requests=1)
     _, _, third = engine.submit(request("a", output=100), request("b"), request("c"))

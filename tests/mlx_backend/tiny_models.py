@@ -95,15 +95,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
-def make_tiny_model(directory: Path, arch: str = "llama", seed: int = 0) -> Path:
+def make_tiny_model(directory: Path, arch: str = "llama", seed: int = 0, **overrides: Any) -> Path:
     """Writes a random float32 model with a byte-level tokenizer and a chat template; returns `directory`.
 
     Args:
         arch: a key of `ARCHITECTURES`.
         seed: of the weights.
+        overrides: other values for keys of the config.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    config = _COMMON | ARCHITECTURES[arch]
+    config = _COMMON | ARCHITECTURES[arch] | overrides
     (directory / "config.json").write_text(json.dumps(config))
     _save_weights(directory, config, seed)
     _make_tokenizer().save(str(directory / "tokenizer.json"))
