@@ -2,7 +2,7 @@
 
 EvenflowError
 ├── ConfigError       a knob is unknown or out of range
-├── TraceError        a trace file cannot be read (file, line, field)
+├── TraceError        a trace or step file cannot be read (file, line, field)
 └── FitError          step records do not explain a cost model
 
 A refused request is a value (`admission.Refused`), never an exception.
@@ -26,8 +26,8 @@ class ConfigError(EvenflowError):
 
 
 class TraceError(EvenflowError):
-    """A trace row that cannot be used."""
+    """A line of a trace or step file that cannot be used."""
 
 
 class FitError(EvenflowError):
-    """Too few or too uniform step records to fit a cost model."""
+    """Too few step records to fit a cost model."""

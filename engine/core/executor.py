@@ -71,7 +71,7 @@ class ModelInfo:
 class Executor(Protocol):
     """A device that reads prompt chunks and writes tokens. One thread uses it, from load to close.
 
-    Launches run in launch order. Results do not depend on how a prompt was cut into chunks or on
+    Steps run in the order they are launched. Results do not depend on how a prompt was cut into chunks or on
     which rows share a decode step.
     """
 

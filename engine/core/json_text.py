@@ -1,4 +1,4 @@
-"""JSON that others wrote: whatever is wrong with it is a ValueError."""
+"""Text that others wrote as JSON: whatever is wrong with it is a ValueError."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a prompt need not read: prefixes that others have read, or are about to.
 
 The scheduler's half of the prefix cache, pure like the rest of it; the executor obeys the plan's `restore`,
-`keep` and `drop`. Checkpoints are entered when they are planned: launches run in the order of plans, so
+`keep` and `drop`. Checkpoints are entered when they are planned: steps run in the order of plans, so
 whatever a later plan restores has been taken by then.
 """
 

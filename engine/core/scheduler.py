@@ -342,7 +342,7 @@ def run_step(
     clock: Callable[[], float],
     emit: Callable[[StepRecord, list[Event]], None],
 ) -> StepPlan:
-    """One step: plan, execute, commit. `emit` is called as each launch ends, so tokens leave at once."""
+    """One step: plan, execute, commit. `emit` is called as each step ends, so tokens leave at once."""
     plan = scheduler.plan(clock())
     for settled in pipeline.execute(plan):
         emit(*scheduler.commit(settled, clock()))

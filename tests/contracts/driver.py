@@ -1,4 +1,4 @@
-"""Plays requests through an executor as the pipeline would, a launch at a time."""
+"""Plays requests through an executor as the pipeline would, a step at a time."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_chunks_of_several_prompts_share_a_step_with_rows(executor: Executor) ->
         assert tokens == alone[request_id][: len(tokens)]
 
 
-def test_several_prompts_are_read_in_one_launch(executor: Executor) -> None:
+def test_several_prompts_are_read_in_one_step(executor: Executor) -> None:
     requests = [make_request(i, random_prompt(n, n)) for i, n in (("a", 20), ("b", 31), ("c", 9))]
     alone = [tokens_alone(executor, request)[0] for request in requests]
     driver = Driver(executor)
@@ -127,7 +127,7 @@ def test_tokens_come_in_the_order_of_the_rows(executor: Executor) -> None:
     driver.release("a", "b")
 
 
-def test_released_rows_still_answer_for_launched_work(executor: Executor) -> None:
+def test_released_rows_still_answer_for_launched_steps(executor: Executor) -> None:
     requests = [make_request(i, random_prompt(n, n)) for i, n in (("a", 20), ("b", 31))]
     alone = {request.id: tokens_alone(executor, request) for request in requests}
     driver = Driver(executor)

@@ -56,13 +56,13 @@ def test_a_machine_that_slows_down_keeps_its_pause_target() -> None:
     """Everything takes 1.4 times as long from the third long prompt on."""
     arrivals = [request(f"stream{i}", 40, 400) for i in range(3)]
     arrivals += [request(f"long{i}", 1500, 4, 2.0 + 8.0 * i) for i in range(6)]
-    launches = iter(range(1_000_000))
+    steps = iter(range(1_000_000))
     slow = simulate(
         arrivals,
         Engine(prefill_policy="paced", pause_target_s=0.5).config,
         replace(UNFITTED),
         MODEL,
-        noise=lambda: 1.0 if next(launches) < 200 else 1.4,
+        noise=lambda: 1.0 if next(steps) < 200 else 1.4,
     )
     gaps = [b.at_s - a.at_s for r in slow.records for a, b in zip(r.events, r.events[1:], strict=False)]
     late = [gap for gap in gaps if gap > 0.5 * 1.1]

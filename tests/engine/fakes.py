@@ -17,7 +17,7 @@ DEADLINE_S = 60.0
 
 
 class Gate:
-    """Lets launches end: all of them while open, else as many as were allowed."""
+    """Lets steps end: all of them while open, else as many as were allowed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
