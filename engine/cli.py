@@ -128,8 +128,6 @@ def _run_server(arguments: argparse.Namespace) -> None:
     listener = bind(arguments.host, arguments.port)
     app_options = AppOptions(api_keys=api_keys, admin_keys=admin_keys, model_ids=(arguments.model,))
     options = ServeOptions(
-        host=arguments.host,
-        port=arguments.port,
         grace_s=arguments.grace_s,
         announce=arguments.announce,
         log_level=arguments.log_level,

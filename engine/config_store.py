@@ -138,7 +138,7 @@ class ConfigStore:
         kept = _last_kept(self._history[:-1])
         if kept is None:
             raise NothingKeptError("no earlier config was kept; there is nothing to go back to")
-        self._judge(self.current.generation, Verdict.ROLLED_BACK)
+        self.judge(self.current.generation, Verdict.ROLLED_BACK)
         return self._add(kept.config, who, why or f"rollback to generation {kept.generation}", Verdict.KEPT)
 
     def judge(self, generation: int, verdict: Verdict) -> ConfigChange:
@@ -147,7 +147,11 @@ class ConfigStore:
         Raises:
             KeyError: no such generation.
         """
-        return self._judge(generation, verdict)
+        for index, change in enumerate(self._history):
+            if change.generation == generation:
+                self._history[index] = dataclasses.replace(change, verdict=verdict)
+                return self._history[index]
+        raise KeyError(f"no generation {generation} in the history")
 
     def save(self) -> None:
         """Writes the state to its file, whole or not at all. Raises: OSError."""
@@ -189,13 +193,6 @@ class ConfigStore:
         while len(self._history) > _MAX_HISTORY:
             kept = _last_kept(self._history[:-1])
             del self._history[1 if self._history[0] is kept else 0]
-
-    def _judge(self, generation: int, verdict: Verdict) -> ConfigChange:
-        for index, change in enumerate(self._history):
-            if change.generation == generation:
-                self._history[index] = dataclasses.replace(change, verdict=verdict)
-                return self._history[index]
-        raise KeyError(f"no generation {generation} in the history")
 
     def _load(self, warn: Callable[[str], None]) -> tuple[SchedulerConfig, list[ConfigChange]] | None:
         if self._path is None or not self._path.exists():

@@ -150,7 +150,7 @@ class EngineLoop:
         with self._door:
             if self._scheduler is None:
                 return Unavailable(self._state)
-            verdict = self._scheduler.submit(request, self.clock())
+            verdict = self._scheduler.submit(request)
             if isinstance(verdict, Admitted):
                 self._inside[request.id] = request
                 self._wake.set()

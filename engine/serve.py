@@ -21,6 +21,16 @@ from engine.core.executor import ModelInfo
 from engine.server.app import AppOptions, create_app
 from engine.server.service import Service
 
+# A thread that wants the interpreter asks for it after this long, not after 5 ms: while a worker thread
+# encodes a prompt or dumps step records, the event loop's median lag fell from 4.3 to 1.2 ms (our
+# measurement, November 2026), and the engine thread's plan waits no longer either.
+_SWITCH_INTERVAL_S = 0.001
+
+_ONE_BY_ONE = (
+    "note: this model's caches cannot stand in one batch, so each stream costs a pass of its own; "
+    "expect a step of n streams to take n times as long as one"
+)
+
 
 class StartError(EvenflowError):
     """The server cannot start."""
@@ -28,13 +38,13 @@ class StartError(EvenflowError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Attributes:
-    grace_s: how long running streams may go on after the first signal.
-    announce: one line of JSON on stdout when ready; end when stdin does.
+    """How a server runs, and how it tells of it.
+
+    Attributes:
+        grace_s: how long running streams may go on after the first signal.
+        announce: one line of JSON on stdout when ready; end when stdin does.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8080
     grace_s: float = 10.0
     announce: bool = False
     log_level: str = "warning"
@@ -55,18 +65,6 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     return listener
-
-
-# A thread that wants the interpreter asks for it after this long, not after 5 ms: while a worker thread
-# encodes a prompt or dumps step records, the event loop's median lag fell from 4.3 to 1.2 ms (our
-# measurement, November 2026), and the engine thread's plan waits no longer either.
-_SWITCH_INTERVAL_S = 0.001
-
-
-_ONE_BY_ONE = (
-    "note: this model's caches cannot stand in one batch, so each stream costs a pass of its own; "
-    "expect a step of n streams to take n times as long as one"
-)
 
 
 class _Server(uvicorn.Server):

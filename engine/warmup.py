@@ -41,7 +41,7 @@ def warm_up(executor: Executor, clock: Callable[[], float]) -> None:
             arrived_at_s=clock(),
             sampling=_DRAWN if index else SamplingParams(),
         )
-        scheduler.submit(request, clock())
+        scheduler.submit(request)
         for _ in range(_STEPS_TO_STREAM):
             step()
     while not scheduler.is_idle:

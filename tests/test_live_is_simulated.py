@@ -113,7 +113,7 @@ def serve(
     for step in itertools.count():
         for request, arrives, leaves in arrivals:
             if arrives == step:
-                scheduler.submit(request, clock())
+                scheduler.submit(request)
             if leaves == step:
                 scheduler.finish(request.id, FinishReason.ABORTED, clock())
         if scheduler.is_idle and step > LAST_ARRIVAL:

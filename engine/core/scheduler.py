@@ -83,7 +83,7 @@ class Scheduler:
 
     # -- the door ------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, now_s: float) -> Admitted | Refused:
+    def submit(self, request: Request) -> Admitted | Refused:
         """Lets the request in, or says why not; a refused request leaves no trace inside."""
         row = Row(request, Timeline(request.arrived_at_s, self._generation))
         row.digests = self._prefixes.digest(request)

@@ -66,7 +66,7 @@ class ModelRoutes:
         """Writes the assistant's next message."""
         body = await read_body(request, ChatRequest)
         self._check_model(body.model)
-        prompt, boundaries = await self._encode_chat(body)
+        prompt, boundaries = await self._encode_messages(body.plain_messages())
         return await self._answer(request, body, prompt, boundaries, body.limit, ChatShape(), "messages")
 
     async def complete(self, request: Request) -> Response:
@@ -81,7 +81,6 @@ class ModelRoutes:
         """Counts the tokens of a prompt or a conversation."""
         body = await read_body(request, TokenizeRequest)
         self._check_model(body.model)
-        self._loaded()
         if body.prompt is not None:
             ids = await self._encode(body.prompt)
         else:
@@ -137,9 +136,6 @@ class ModelRoutes:
         if num_chars > context * _MAX_CHARS_PER_TOKEN:
             message = f"{num_chars} characters do not fit the model's context of {context} tokens"
             raise ApiError(400, message, param=field, code="context_length_exceeded")
-
-    async def _encode_chat(self, body: ChatRequest) -> _Encoded:
-        return await self._encode_messages(body.plain_messages())
 
     async def _encode_messages(self, messages: list[dict[str, str]]) -> _Encoded:
         size = sum(len(message["content"]) for message in messages)

@@ -101,7 +101,7 @@ class _Run:
             if request.arrived_at_s > self._clock():
                 return
             self._next += 1
-            verdict = self._scheduler.submit(request, self._clock())
+            verdict = self._scheduler.submit(request)
             if isinstance(verdict, Refused):
                 self._ends[request.id] = (Outcome.REFUSED, self._clock(), verdict.code.value)
 

@@ -50,7 +50,7 @@ class Rig:
         now_s = time.perf_counter()
         self.arrivals[request_id] = []
         request = Request(id=request_id, prompt=tokens, max_tokens=max_tokens, arrived_at_s=now_s)
-        verdict = self._scheduler.submit(request, now_s)
+        verdict = self._scheduler.submit(request)
         assert isinstance(verdict, Admitted), verdict
         return now_s
 

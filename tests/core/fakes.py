@@ -86,7 +86,7 @@ class Engine:
         self.events: list[Event] = []
 
     def submit(self, *requests: Request) -> list[object]:
-        return [self.scheduler.submit(r, self.clock()) for r in requests]
+        return [self.scheduler.submit(r) for r in requests]
 
     def configure(self, generation: int, **knobs: object) -> None:
         self.scheduler.configure(parse_config(knobs), generation)

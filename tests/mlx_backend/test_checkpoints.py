@@ -45,7 +45,7 @@ class Server:
 
     def submit(self, *requests: Request) -> None:
         for request in requests:
-            self.scheduler.submit(request, 0.0)
+            self.scheduler.submit(request)
             self.tokens[request.id] = []
 
     def step(self, times: int = 1) -> None:
