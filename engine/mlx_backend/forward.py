@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import mlx.core as mx
@@ -55,8 +56,8 @@ class Forward:
         flatten_projections(model)
         self._selection = select_positions(model)
         self.vocab = int(model(mx.zeros((1, 1), mx.int32)).shape[-1])
-        self.batches = self._reads_rightly((1, 1))
-        self.one_pass = self.batches and self._reads_rightly((1, 4))
+        self.batches = self._reads_rightly((1, 1, 1))
+        self.one_pass = self.batches and self._reads_rightly((1, 4, 2))
 
     def new_caches(self, num_tokens: int) -> list[Any]:
         """Empty caches of one row, the plain ones allocated for `num_tokens` at their first use.
@@ -81,12 +82,14 @@ class Forward:
         return _joined(logits) if any(segment.drawn for segment in segments) else None
 
     def _passes(self, segments: Sequence[Segment]) -> list[Sequence[Segment]]:
-        """The segments that go through the model together."""
+        """The segments that go through the model together, in order, so that their logits are too."""
         if self.one_pass:
             return [segments]
-        short = [segment for segment in segments if segment.length == 1] if self.batches else []
-        passes: list[Sequence[Segment]] = [[segment] for segment in segments if segment not in short]
-        return [short, *passes] if short else passes
+        passes: list[Sequence[Segment]] = []
+        for short, group in groupby(segments, lambda segment: segment.length == 1):
+            neighbours = list(group)
+            passes += [neighbours] if short and self.batches else [[segment] for segment in neighbours]
+        return passes
 
     def _together(self, segments: Sequence[Segment]) -> mx.array | None:
         if len(segments) == 1:
@@ -107,10 +110,10 @@ class Forward:
         logits: mx.array = self._model(tokens, cache=caches)
         return self._selection.chosen(logits)[:, -1] if places else None
 
-    def _reads_rightly(self, lengths: tuple[int, int]) -> bool:
-        """Whether two rows of different depths get the logits together that they get alone."""
+    def _reads_rightly(self, lengths: tuple[int, int, int]) -> bool:
+        """Whether rows of different depths, a new one among them, get the logits they get alone."""
         alone, together = (
-            [self._some(n, depth) for n, depth in zip(lengths, (3, 5), strict=True)] for _ in "ab"
+            [self._some(n, depth) for n, depth in zip(lengths, (3, 5, 0), strict=True)] for _ in "ab"
         )
         wanted = _joined([self._alone(segment) for segment in alone])
         try:
@@ -123,7 +126,8 @@ class Forward:
     def _some(self, length: int, depth: int) -> Segment:
         """Any tokens, behind `depth` others that have been read."""
         caches = self.new_caches(depth + length)
-        mx.eval(self._alone(Segment(mx.arange(depth), caches)))
+        if depth:
+            mx.eval(self._alone(Segment(mx.arange(depth), caches)))
         return Segment(mx.arange(length), caches)
 
 

@@ -118,9 +118,12 @@ class RowStates:
 
     def __getitem__(self, index: int) -> mx.array | None:
         states = [cache[index] for cache in self._caches]
-        if any(state is None for state in states):
+        held = next((state for state in states if state is not None), None)
+        if held is None:
             return None
-        return mx.concatenate(states)
+        # A row that has read nothing begins with zeros, as mlx-lm's own batches have it.
+        nothing = mx.zeros_like(held)
+        return mx.concatenate([nothing if state is None else state for state in states])
 
     def __setitem__(self, index: int, state: mx.array) -> None:
         for row, cache in enumerate(self._caches):

@@ -109,6 +109,23 @@ def test_several_prompts_are_read_in_one_step(executor: Executor) -> None:
     driver.release("a", "b", "c")
 
 
+@pytest.mark.parametrize("lengths", [(20, 9, 1, 5, 1), (20, 1, 7), (1, 1, 20)])
+def test_prompts_of_one_token_end_in_a_step_beside_rows_and_longer_ones(
+    executor: Executor, lengths: tuple[int, ...]
+) -> None:
+    writer, *requests = (make_request(f"r{i}", random_prompt(i, n)) for i, n in enumerate((30, *lengths)))
+    alone = {request.id: tokens_alone(executor, request) for request in (writer, *requests)}
+    driver = Driver(executor)
+    driver.read(writer)
+    driver.start(*requests)
+    whole = tuple(chunk for request in requests for chunk in chunks_of(request, 32))
+    driver.step((writer.id,), whole)
+    driver.decode(*alone, steps=5)
+    driver.release(*alone)
+    for request_id, tokens in driver.finish().items():
+        assert tokens == alone[request_id][: len(tokens)]
+
+
 def test_a_chunk_that_completes_nothing_returns_no_token(executor: Executor) -> None:
     request = make_request("a", random_prompt(2, 30))
     executor.start(request)
