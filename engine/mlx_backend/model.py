@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine.core.executor import CheckpointSizes, ModelInfo
+from engine.mlx_backend import BLAS
 from engine.mlx_backend.blas import check_install
 from engine.mlx_backend.cache_dir import cache_dir, make_once
 from engine.mlx_backend.checkpoints import checkpoint_sizes
@@ -23,6 +25,8 @@ from engine.mlx_backend.errors import ModelError
 from engine.mlx_backend.fetch import DEFAULT_MODEL, default_gguf, hub_snapshot
 from engine.mlx_backend.gguf import CONVERSION, convert_gguf
 from engine.mlx_backend.text import Tokenizer
+
+_log = logging.getLogger(__name__)
 
 # For models whose config does not say.
 _FALLBACK_CONTEXT_TOKENS = 4096
@@ -55,6 +59,8 @@ def load_model(name: str | Path = DEFAULT_MODEL) -> LoadedModel:
         InstallError: two MLX builds are installed at once.
     """
     check_install()
+    if BLAS.warning:
+        _log.warning(BLAS.warning)
     open_stream()
     directory = find_model(name)
     try:

@@ -8,7 +8,8 @@ import mlx.core as mx
 import pytest
 
 from engine.core.errors import EvenflowError
-from engine.mlx_backend import fetch
+from engine.mlx_backend import fetch, model
+from engine.mlx_backend.blas import BoundBlas
 from engine.mlx_backend.cache_dir import make_once
 from engine.mlx_backend.errors import ModelError
 from engine.mlx_backend.executor import MlxExecutor
@@ -24,6 +25,14 @@ def test_a_directory_loads_with_its_facts(tmp_path: Path) -> None:
     # 2 layers of keys and values, 2 heads of 8 float32 numbers each.
     assert kv_bytes_per_token(loaded.model) == 2 * 2 * 2 * 8 * 4
     assert loaded.tokenizer.eos_tokens == {256}
+
+
+def test_whoever_waits_for_slow_products_is_told_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(model, "BLAS", BoundBlas(None, "none", "prefill on this CPU will be slow: mend it"))
+    load_model(make_tiny_model(tmp_path / "tiny"))
+    assert caplog.messages == ["prefill on this CPU will be slow: mend it"]
 
 
 def test_a_thread_can_load_again_after_close(tmp_path: Path) -> None:
