@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from engine.core.json_text import parse_json
+from engine.core.keys import parse_keys
 from loadtests.errors import TargetError
 from loadtests.sse import error_message
 
@@ -45,11 +46,8 @@ class Target:
 
 
 def first_key(text: str) -> str | None:
-    """The key that a client sends, of a key file as the server reads it: one a line, empty lines and lines
-    that begin with # do not count.
-    """
-    lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line and not line.startswith("#")), None)
+    """The key that a client sends, of a key file's text; None when it holds none."""
+    return next(iter(parse_keys(text)), None)
 
 
 def as_target(target: Target | str) -> Target:

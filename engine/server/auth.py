@@ -11,20 +11,20 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from engine.core.errors import EvenflowError
+from engine.core.keys import parse_keys
 from engine.server.errors import ApiError
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """One key a line; empty lines and lines that begin with # do not count.
+    """The keys of a key file.
 
     Raises:
         EvenflowError: unreadable, or without a key.
     """
     try:
-        lines = [line.strip() for line in path.read_text().splitlines()]
+        keys = parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise EvenflowError(f"cannot read keys from {path}: {error}") from None
-    keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
         raise EvenflowError(f"{path} holds no key; write one a line")
     return keys
