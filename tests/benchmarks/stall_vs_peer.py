@@ -185,9 +185,10 @@ def default_model() -> Path:
     """Our default model in float32: the peer would multiply 4-bit weights on a CPU, which takes ten times
     as long and would make the comparison worthless.
     """
+    from engine.default_model import DEFAULT_MODEL
     from engine.mlx_backend.model import find_model
 
-    quantised = find_model("smollm2-135m-instruct")
+    quantised = find_model(DEFAULT_MODEL)
     target = Path(tempfile.gettempdir()) / f"{quantised.name}-dequantised"
     if not target.exists():
         _dequantise(quantised, target)

