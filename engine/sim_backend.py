@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 
-from engine.core.cost_model import CostModel, Work
+from engine.core.cost_model import CostModel
 from engine.core.executor import CheckpointSizes, ModelInfo
-from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
+from engine.sim.executor import SimExecutor
 
 # About an 8B-class 4-bit model on a laptop GPU: 8,000 tokens in 3.1 s unchunked, and with three streams
 # a worst pause of 0.9 / 0.5 / 0.2 s at chunks of 2,048 / 1,024 / 256. Source: a published
@@ -36,91 +36,23 @@ SIM_MODEL = ModelInfo(
 VOCABULARY = 49_152
 
 
-@dataclass(slots=True)
-class _Row:
-    prompt: Sequence[int]
-    seed: int
-    depth: int = 0
-    num_tokens: int = 0
+class RealClock:
+    """Seconds as they pass: waiting for the device is sleeping."""
 
-    def next_token(self) -> int:
-        self.num_tokens += 1
-        return zlib.crc32(f"{self.seed}:{self.num_tokens}".encode()) % VOCABULARY
+    def __call__(self) -> float:
+        return time.perf_counter()
 
-
-@dataclass(frozen=True, slots=True)
-class _Ticket:
-    ends_at_s: float
-    tokens: tuple[int, ...]
-
-
-class RealTimeExecutor:
-    """Runs steps one after the other on a device that is busy for as long as the cost model says.
-
-    Args:
-        clock, sleep: real time, unless a test says otherwise.
-    """
-
-    def __init__(
-        self,
-        model: ModelInfo = SIM_MODEL,
-        costs: CostModel = LAPTOP_GPU,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._model = model
-        self._costs = costs
-        self._clock = clock
-        self._sleep = sleep
-        self._rows: dict[str, _Row] = {}
-        self._free_at_s = 0.0
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._model
-
-    @property
-    def runs_ahead(self) -> bool:
-        return True
-
-    def start(self, request: Request) -> None:
-        seed = request.sampling.seed
-        self._rows[request.id] = _Row(request.prompt, _hash(request.prompt) if seed is None else seed)
-
-    def restore(self, restore: Restore) -> None:
-        self._rows[restore.request_id].depth = restore.num_tokens
-
-    def keep(self, keep: Keep) -> None:
-        """A checkpoint costs the simulated device nothing."""
-
-    def drop(self, checkpoint: int) -> None:
-        """Nothing was kept."""
-
-    def release(self, request_id: str) -> None:
-        self._rows.pop(request_id, None)
-
-    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> _Ticket:
-        writing = [self._rows[request_id] for request_id in decode]
-        for row in writing:
-            row.depth += 1
-        for chunk in prefill:
-            self._rows[chunk.request_id].depth += chunk.num_tokens
-        work = Work.of_step([row.depth for row in writing], prefill, self._model.one_pass)
-        self._free_at_s = max(self._free_at_s, self._clock()) + self._costs.seconds(work)
-        completed = [self._rows[chunk.request_id] for chunk in prefill if chunk.completes_prompt]
-        return _Ticket(self._free_at_s, tuple(row.next_token() for row in (*writing, *completed)))
-
-    def wait_nearly(self, ticket: _Ticket) -> None:
-        left_s = ticket.ends_at_s - self._clock()
+    def advance_to(self, at_s: float) -> None:
+        left_s = at_s - time.perf_counter()
         if left_s > 0:
-            self._sleep(left_s)
+            time.sleep(left_s)
 
-    def wait(self, ticket: _Ticket) -> tuple[int, ...]:
-        self.wait_nearly(ticket)
-        return ticket.tokens
 
-    def close(self) -> None:
-        self._rows.clear()
+def pseudo_random_answer(request: Request) -> Iterator[int]:
+    """Tokens that follow from the request's seed, or without one from its prompt."""
+    seed = request.sampling.seed
+    seed = _hash(request.prompt) if seed is None else seed
+    return (zlib.crc32(f"{seed}:{n}".encode()) % VOCABULARY for n in count(1))
 
 
 def _hash(prompt: Sequence[int]) -> int:
@@ -177,5 +109,5 @@ class SimBackend:
         self._model = model
         self._costs = costs
 
-    def load(self) -> RealTimeExecutor:
-        return RealTimeExecutor(self._model, self._costs)
+    def load(self) -> SimExecutor:
+        return SimExecutor(self._model, self._costs, RealClock(), answer=pseudo_random_answer)

@@ -1,14 +1,29 @@
-"""An executor in virtual time: steps take what the cost model says they take."""
+"""A device made of a cost model: its steps take what the model says, in virtual time or in real time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Protocol
 
 from engine.core.cost_model import CostModel, Work
 from engine.core.executor import ModelInfo
 from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
+
+# A token that no request stops at: answers made of it run to their length.
+TOKEN = -1
+
+
+class Clock(Protocol):
+    """The time in which the device works."""
+
+    def __call__(self) -> float:
+        """The instant, seconds."""
+
+    def advance_to(self, at_s: float) -> None:
+        """Returns at `at_s`, at once when that has passed."""
 
 
 class VirtualClock:
@@ -24,6 +39,11 @@ class VirtualClock:
         self.now_s = max(self.now_s, at_s)
 
 
+def say_nothing(request: Request) -> Iterator[int]:
+    """An answer of nothing but `TOKEN`."""
+    return repeat(TOKEN)
+
+
 @dataclass(frozen=True, slots=True)
 class _Ticket:
     ends_at_s: float
@@ -31,30 +51,34 @@ class _Ticket:
 
 
 class SimExecutor:
-    """Runs steps one after the other on a virtual device.
+    """Runs steps one after the other on a device that does not exist. Checkpoints cost it nothing.
 
     Args:
         noise: factor for each step's predicted seconds; 1.0 always when None.
         runs_ahead: as of the device that is simulated.
-    """
+        answer: the tokens that a request's answer is made of, without end.
 
-    # Any id that no request treats as a stop token: simulated answers run to their length.
-    TOKEN = -1
+    Attributes:
+        depths: tokens in each row's caches.
+    """
 
     def __init__(
         self,
         model: ModelInfo,
         costs: CostModel,
-        clock: VirtualClock,
+        clock: Clock,
         noise: Callable[[], float] | None = None,
         runs_ahead: bool = True,
+        answer: Callable[[Request], Iterator[int]] = say_nothing,
     ) -> None:
         self.runs_ahead = runs_ahead
+        self.depths: dict[str, int] = {}
         self._model = model
         self._costs = costs
         self._clock = clock
         self._noise = noise or (lambda: 1.0)
-        self._depths: dict[str, int] = {}
+        self._answer = answer
+        self._answers: dict[str, Iterator[int]] = {}
         self._checkpoints: dict[int, int] = {}
         self._free_at_s = 0.0
 
@@ -63,34 +87,36 @@ class SimExecutor:
         return self._model
 
     def start(self, request: Request) -> None:
-        self._depths[request.id] = 0
+        self.depths[request.id] = 0
+        self._answers[request.id] = self._answer(request)
 
     def restore(self, restore: Restore) -> None:
         assert restore.num_tokens <= self._checkpoints[restore.checkpoint]
-        self._depths[restore.request_id] = restore.num_tokens
+        self.depths[restore.request_id] = restore.num_tokens
 
     def keep(self, keep: Keep) -> None:
         assert keep.parent is None or self._checkpoints[keep.parent] == keep.start
-        assert keep.num_tokens <= self._depths[keep.request_id]
+        assert keep.num_tokens <= self.depths[keep.request_id]
         self._checkpoints[keep.checkpoint] = keep.num_tokens
 
     def drop(self, checkpoint: int) -> None:
         del self._checkpoints[checkpoint]
 
     def release(self, request_id: str) -> None:
-        self._depths.pop(request_id, None)
+        self.depths.pop(request_id, None)
+        self._answers.pop(request_id, None)
 
     def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> _Ticket:
         for request_id in decode:
-            self._depths[request_id] += 1
+            self.depths[request_id] += 1
         for chunk in prefill:
-            self._depths[chunk.request_id] += chunk.num_tokens
-        depths = [self._depths[request_id] for request_id in decode]
+            self.depths[chunk.request_id] += chunk.num_tokens
+        depths = [self.depths[request_id] for request_id in decode]
         work = Work.of_step(depths, prefill, self._model.one_pass)
         starts_at_s = max(self._free_at_s, self._clock())
         self._free_at_s = starts_at_s + self._costs.seconds(work) * self._noise()
-        num_tokens = len(decode) + sum(chunk.completes_prompt for chunk in prefill)
-        return _Ticket(self._free_at_s, (self.TOKEN,) * num_tokens)
+        completed = [chunk.request_id for chunk in prefill if chunk.completes_prompt]
+        return _Ticket(self._free_at_s, tuple(next(self._answers[i]) for i in (*decode, *completed)))
 
     def wait_nearly(self, ticket: _Ticket) -> None:
         self._clock.advance_to(ticket.ends_at_s)
@@ -100,5 +126,6 @@ class SimExecutor:
         return ticket.tokens
 
     def close(self) -> None:
-        self._depths.clear()
+        self.depths.clear()
+        self._answers.clear()
         self._checkpoints.clear()

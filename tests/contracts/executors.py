@@ -12,6 +12,7 @@ from engine.core.executor import CheckpointSizes, Executor, ModelInfo
 from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import load_model
 from engine.sim.executor import SimExecutor, VirtualClock
+from engine.sim_backend import pseudo_random_answer
 from tests.mlx_backend.tiny_models import ARCHITECTURES, make_tiny_model
 
 MakeExecutor = Callable[[Path], Executor]
@@ -31,7 +32,8 @@ def _quantised(directory: Path) -> Executor:
 def _sim(_: Path) -> Executor:
     sizes = CheckpointSizes(token_bytes=256, capacity_bytes=1 << 20)
     info = ModelInfo("simulated", context_tokens=2048, kv_capacity_tokens=1 << 20, checkpoints=sizes)
-    return SimExecutor(info, CostModel(0.01, 0.001, 0.0, 0.02, 0.001, 0.0), VirtualClock())
+    costs = CostModel(0.01, 0.001, 0.0, 0.02, 0.001, 0.0)
+    return SimExecutor(info, costs, VirtualClock(), answer=pseudo_random_answer)
 
 
 EXECUTORS: dict[str, MakeExecutor] = {"sim": _sim} | {f"mlx-{arch}": _mlx(arch) for arch in ARCHITECTURES}

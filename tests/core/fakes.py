@@ -49,7 +49,7 @@ class StrictExecutor(SimExecutor):
         prompt = self._prompts[keep.request_id]
         if keep.parent is not None:
             assert self._kept_tokens[keep.parent] == prompt[: keep.start]
-        assert self._divisible or keep.num_tokens == self._depths[keep.request_id]
+        assert self._divisible or keep.num_tokens == self.depths[keep.request_id]
         self.kept[keep.checkpoint] = keep
         self._kept_tokens[keep.checkpoint] = prompt[: keep.num_tokens]
 
@@ -64,10 +64,10 @@ class StrictExecutor(SimExecutor):
 
     @property
     def alive(self) -> set[str]:
-        return set(self._depths)
+        return set(self.depths)
 
     def start(self, request: Request) -> None:
-        assert request.id not in self._depths
+        assert request.id not in self.depths
         self._prompts[request.id] = request.prompt
         super().start(request)
 

@@ -8,6 +8,7 @@ from engine.core.events import TokenEvent
 from engine.core.executor import ModelInfo
 from engine.core.request import FinishReason
 from engine.core.timeline import PauseKind
+from engine.sim.executor import TOKEN
 from tests.core.fakes import Engine, chunks_of, request
 
 prompts = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 12), st.integers(0, 20)), max_size=12)
@@ -180,7 +181,7 @@ def test_a_new_config_takes_hold_at_the_next_plan_and_carries_its_generation() -
 
 def test_a_stop_token_ends_the_answer_without_being_part_of_it() -> None:
     engine = Engine()
-    engine.submit(request("a", 4, 50, stop_tokens=frozenset({engine.executor.TOKEN}), min_tokens=3))
+    engine.submit(request("a", 4, 50, stop_tokens=frozenset({TOKEN}), min_tokens=3))
     engine.run()
     end = engine.ends()["a"]
     assert end.reason is FinishReason.STOP
