@@ -156,10 +156,11 @@ class Player:
         """Follows the gaps of live measured streams, open ones too, and stops the run past the limit."""
         seen: dict[int, int] = {}
         while not self._stop.is_set():
-            now_ns = time.perf_counter_ns()
             for index, stream in list(self._live.items()):
+                gevent.sleep(0)  # whoever has bytes to read goes first
+                stream.settle()
                 if self._requests[index]["measured"]:
-                    self._watch_stream(index, stream, now_ns, seen)
+                    self._watch_stream(index, stream, time.perf_counter_ns(), seen)
             if self._abort_pause_s is not None and self.worst_gap_s > self._abort_pause_s:
                 self.aborted_at_s = self._now_s()
                 self._stop.set()

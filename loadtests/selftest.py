@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.core.records import Outcome, RequestRecord
-from engine.core.report import worst_pause
+from engine.core.report import ttft_wire, worst_pause
+from loadtests.cases import CASES, PROMPT_TOKENS, RETRY_AFTER_S, STALL_S, Case
 from loadtests.run import LoadResult, run_load
 from loadtests.schedule import Schedule, ScheduledRequest
-from loadtests.scripted import (
-    COMMENT,
-    DONE,
-    EMPTY_DELTA,
-    GENERATION,
-    ROLE_ONLY,
-    Script,
-    ScriptedServer,
-    Write,
-    event,
-    text,
-)
+from loadtests.scripted import GENERATION, ScriptedServer
 
 MAX_ERROR_S = 0.005
-_PROMPT_TOKENS = 32
-_STALL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +31,7 @@ class SelftestResult:
     """What the client made of the scripts.
 
     Attributes:
-        worst_error_s: the largest difference between a gap as sent and as measured, over all streams.
+        worst_error_s: the largest difference between a time as scripted and as measured, over all requests.
     """
 
     worst_error_s: float
@@ -60,60 +48,19 @@ class SelftestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    script: Script
-    outcome: Outcome
-    num_events: int
-    num_tokens: int
+class _Pair:
+    """A time as the server knows it and as the client measured it, seconds."""
 
+    what: str
+    true_s: float
+    seen_s: float
 
-def _ending(num_tokens: int) -> bytes:
-    """Finish, then usage alone, then the end: none of them content."""
-    usage = event(None, usage_tokens=num_tokens, prompt_tokens=_PROMPT_TOKENS)
-    return event({}, finish="length") + usage + DONE
+    @property
+    def error_s(self) -> float:
+        return abs(self.seen_s - self.true_s)
 
-
-def _steady() -> Script:
-    words = [Write(0.01, COMMENT + text(), 1) for _ in range(30)]
-    return Script((Write(0.02, ROLE_ONLY), *words, Write(0.0, _ending(30))))
-
-
-def _stalled() -> Script:
-    """The stall is filled with keep-alives, which must not shorten it."""
-    before, after = [Write(0.02, text(), 1)] * 5, [Write(0.02, text(), 1)] * 5
-    stall = [Write(_STALL_S / 4, COMMENT)] * 3 + [Write(_STALL_S / 4, text(), 1)]
-    return Script((*before, *stall, *after, Write(0.0, _ending(11))))
-
-
-def _packed() -> Script:
-    """Three events in one packet, one event over three packets, several tokens in one event."""
-    whole = text(" split")
-    return Script(
-        (
-            Write(0.01, ROLE_ONLY + text() + text() + text(), 3),
-            Write(0.03, whole[:9]),
-            Write(0.03, whole[9:-1]),
-            Write(0.03, whole[-1:], 1),
-            Write(0.04, EMPTY_DELTA),
-            Write(0.04, text(" four more tokens here", usage_tokens=8, prompt_tokens=_PROMPT_TOKENS), 1),
-            Write(0.0, _ending(8)),
-        ),
-        chunked=False,
-    )
-
-
-def _cut() -> Script:
-    return Script(tuple([Write(0.02, text(), 1)] * 4), is_cut=True)
-
-
-# By max_tokens, which is how a request names its script.
-_CASES: dict[int, _Case] = {
-    30: _Case(_steady(), Outcome.COMPLETED, 30, 30),
-    11: _Case(_stalled(), Outcome.COMPLETED, 11, 11),
-    8: _Case(_packed(), Outcome.COMPLETED, 5, 8),
-    4: _Case(_cut(), Outcome.FAILED, 4, 4),
-    1: _Case(Script(status=429, headers={"Retry-After": "1"}), Outcome.REFUSED, 0, 0),
-}
+    def __str__(self) -> str:
+        return f"{self.what} {self.seen_s * 1000:.1f} ms, scripted {self.true_s * 1000:.1f} ms"
 
 
 def run_selftest(attempts: int = 3) -> SelftestResult:
@@ -135,62 +82,79 @@ def run_selftest(attempts: int = 3) -> SelftestResult:
 
 
 def _run_once() -> SelftestResult:
-    with ScriptedServer({key: case.script for key, case in _CASES.items()}) as server:
-        result = run_load(_schedule(), server.url, expected_generation=GENERATION, grace_s=10.0)
-        sent = dict(server.sent)
-    records = {record.max_tokens: record for record in result.records}
-    errors = [error for key, record in records.items() for error in _gap_errors(record, sent.get(key, ()))]
-    worst_error_s = max(errors, default=float("inf"))
-    checks = [check for key, case in _CASES.items() for check in _check_case(records[key], case)]
-    checks += [_check_stall(records[11]), _check_timing(worst_error_s, len(errors)), _check_gate(result)]
-    return SelftestResult(worst_error_s, tuple(checks))
+    with ScriptedServer({key: case.script for key, case in CASES.items()}) as server:
+        result = run_load(_schedule(), server.url, expected_generation=GENERATION, retries=1)
+    checks: list[Check] = []
+    pairs: list[_Pair] = []
+    for record in result.records:
+        key = record.max_tokens
+        mine = list(_times(record, server.received[key], _stamps(server.sent[key])))
+        checks += [_check_case(record, CASES[key]), _check_times(CASES[key].name, mine)]
+        pairs += mine
+    checks += [_check_stall(result), _check_retries(result), _check_gate(result)]
+    return SelftestResult(max((pair.error_s for pair in pairs), default=float("inf")), tuple(checks))
 
 
 def _schedule() -> Schedule:
     requests = tuple(
         ScheduledRequest(
-            id=f"case-{key}",
-            at_s=0.03 * index,
-            prompt_tokens=_PROMPT_TOKENS,
-            max_tokens=key,
-            prompt_seed=key,
+            id=case.name, at_s=0.03 * index, prompt_tokens=PROMPT_TOKENS, max_tokens=key, prompt_seed=key
         )
-        for index, key in enumerate(_CASES)
+        for index, (key, case) in enumerate(CASES.items())
     )
     return Schedule(
-        name="selftest", seed=0, requests=requests, duration_s=0.2, grace_s=10.0, long_prompt_tokens=1 << 20
+        name="selftest", seed=0, requests=requests, duration_s=0.5, grace_s=10.0, long_prompt_tokens=1 << 20
     )
 
 
-def _gap_errors(record: RequestRecord, sent: Sequence[tuple[int, int]]) -> list[float]:
-    """Differences between the gaps as sent and as received, event by event."""
-    stamps = [at_ns / 1e9 for at_ns, num_events in sent for _ in range(num_events)]
-    true = [later - earlier for earlier, later in itertools.pairwise(stamps)]
-    seen = [later.at_s - earlier.at_s for earlier, later in itertools.pairwise(record.events)]
-    return [abs(a - b) for a, b in zip(true, seen, strict=False)]
+def _stamps(sent: Sequence[tuple[int, int]]) -> list[int]:
+    """When each content event was written, ns."""
+    return [at_ns for at_ns, num_events in sent for _ in range(num_events)]
 
 
-def _check_case(record: RequestRecord, case: _Case) -> list[Check]:
-    found: Mapping[str, tuple[object, object]] = {
-        "outcome": (record.outcome.value, case.outcome.value),
-        "content events": (len(record.events), case.num_events),
-        "tokens": (record.output_tokens, case.num_tokens),
-    }
-    return [
-        Check(f"{record.id}: {name}", got == wanted, f"{got}, scripted {wanted}")
-        for name, (got, wanted) in found.items()
-    ]
-
-
-def _check_stall(record: RequestRecord) -> Check:
+def _times(record: RequestRecord, received: Sequence[int], stamps: Sequence[int]) -> Iterator[_Pair]:
+    """Everything that both sides have timed."""
+    events, wire_s = record.events, ttft_wire(record)
+    if wire_s is not None and stamps:
+        yield _Pair("TTFT", (stamps[0] - received[-1]) / 1e9, wire_s)
+    true = [(later - earlier) / 1e9 for earlier, later in itertools.pairwise(stamps)]
+    seen = [later.at_s - earlier.at_s for earlier, later in itertools.pairwise(events)]
+    yield from (_Pair(f"gap {k}", *pair) for k, pair in enumerate(zip(true, seen, strict=False), start=1))
     pause = worst_pause(record)
-    seconds = pause.seconds if pause else 0.0
-    return Check("the stall is seen", seconds >= _STALL_S - MAX_ERROR_S, f"{seconds:.4f} s of {_STALL_S} s")
+    if true and pause is not None and record.outcome is Outcome.COMPLETED:
+        yield _Pair("worst pause", max(true), pause.seconds)
+    if record.resent_at_s is not None and record.sent_at_s is not None:
+        yield _Pair("retry after", (received[-1] - received[0]) / 1e9, record.resent_at_s - record.sent_at_s)
 
 
-def _check_timing(worst_error_s: float, num_gaps: int) -> Check:
-    detail = f"worst of {num_gaps} gaps off by {worst_error_s * 1000:.2f} ms"
-    return Check("gaps as sent", worst_error_s <= MAX_ERROR_S, detail)
+def _check_case(record: RequestRecord, case: Case) -> Check:
+    got = (record.outcome.value, len(record.events), record.output_tokens)
+    wanted = (case.outcome.value, case.num_events, case.num_tokens)
+    detail = "{}, {} content events, {} tokens".format(*got)
+    scripted = "" if got == wanted else "; scripted: {}, {}, {}".format(*wanted)
+    return Check(case.name, got == wanted, detail + scripted)
+
+
+def _check_times(name: str, pairs: Sequence[_Pair]) -> Check:
+    worst = max(pairs, key=lambda pair: pair.error_s, default=None)
+    if worst is None:
+        return Check(f"{name}: times", False, "nothing was timed")
+    detail = f"{len(pairs)} times, worst off by {worst.error_s * 1000:.2f} ms"
+    ok = worst.error_s <= MAX_ERROR_S
+    return Check(f"{name}: times", ok, detail if ok else f"{detail} ({worst})")
+
+
+def _check_stall(result: LoadResult) -> Check:
+    pauses = [pause.seconds for record in result.records if (pause := worst_pause(record)) is not None]
+    longest_s = max(pauses, default=0.0)
+    return Check("the stall is seen", longest_s >= STALL_S - MAX_ERROR_S, f"{longest_s:.4f} s of {STALL_S} s")
+
+
+def _check_retries(result: LoadResult) -> Check:
+    waits = [r.resent_at_s - r.sent_at_s for r in result.records if r.resent_at_s and r.sent_at_s]
+    refused = sum(case.outcome is Outcome.REFUSED for case in CASES.values())
+    ok = len(waits) == refused and min(waits) >= RETRY_AFTER_S
+    return Check("Retry-After is kept", ok, f"{len(waits)} of {refused} refusals sent again in time")
 
 
 def _check_gate(result: LoadResult) -> Check:

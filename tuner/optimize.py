@@ -154,11 +154,10 @@ class _Session:
             raise TunerError(str(error)) from error
         if not found.ok:
             failed = next(check for check in found.checks if not check.ok)
-            self._announcer.warn(
-                f"the load client is not exact here ({failed.name}: {failed.detail}); "
-                "close other programs for exact numbers"
+            raise TunerError(
+                f"the load client is not exact here now ({failed.name}: {failed.detail}): close other "
+                "programs and start again, or leave this check out with --no-selftest"
             )
-            return
         error_ms = found.worst_error_s * 1000
         self._announcer.done("load client checked against scripted streams", f"worst error {error_ms:.1f} ms")
 

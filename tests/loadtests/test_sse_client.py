@@ -60,8 +60,8 @@ def test_an_event_split_over_packets_arrives_with_its_last_piece() -> None:
     with ScriptedServer({1: script}) as server:
         stream = ChatStream(server.url, {}, json.dumps({"max_tokens": 1}).encode())
         stream.run()
-        sent = [at_ns for at_ns, _ in server.sent[1]]
-    assert stamps(stream)[1] >= sent[2]
+        sent = [at_ns for at_ns, num_events in server.sent[1] if num_events]
+    assert stamps(stream)[1] >= sent[1]
 
 
 def test_keep_alives_do_not_shorten_a_pause() -> None:
@@ -96,6 +96,41 @@ def test_other_statuses_and_error_events_are_failures_with_the_servers_words() -
 def test_an_answer_that_is_no_stream_is_named() -> None:
     stream = read(Script((Write(0.0, b"{}"),), headers={"content-type": "application/json"}))
     assert stream.outcome is Outcome.FAILED
+
+
+def test_slow_headers_delay_nothing_but_the_first_event() -> None:
+    script = Script((Write(0.0, text(), 1), END), head_pause_s=0.05)
+    with ScriptedServer({1: script}) as server:
+        stream = ChatStream(server.url, {}, json.dumps({"max_tokens": 1}).encode())
+        stream.run()
+        (received_ns,), (first_ns,) = server.received[1], [at for at, events in server.sent[1] if events]
+    assert stream.outcome is Outcome.COMPLETED
+    assert stamps(stream)[0] - received_ns >= first_ns - received_ns >= 0.05e9
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_stream_in_crumbs_is_read_as_it_was_meant(chunked: bool) -> None:
+    crumbs = [Write(0.0, text(" häß🦊lich").replace(b"\n", b"\r\n"), 1)] * 3
+    stream = read(Script((*crumbs, END), chunked=chunked, packet_bytes=3))
+    assert (stream.outcome, len(stream.events), stream.fault) == (Outcome.COMPLETED, 3, None)
+
+
+def test_the_end_mark_in_a_text_ends_nothing() -> None:
+    stream = read(Script((Write(0.0, text("[DONE]"), 1), Write(0.0, text(), 1), END)))
+    assert (stream.outcome, len(stream.events)) == (Outcome.COMPLETED, 2)
+
+
+def test_a_server_that_says_done_and_holds_the_connection_is_left() -> None:
+    done = [Write(0.0, event({}, finish="stop")), Write(0.0, DONE[:9]), Write(0.0, DONE[9:])]
+    stream = read(Script((Write(0.0, text(), 1), *done, Write(60.0, COMMENT))))
+    assert stream.outcome is Outcome.COMPLETED
+
+
+def test_a_broken_framing_fails_with_what_came() -> None:
+    head = {"Transfer-Encoding": "chunked"}
+    stream = read(Script((Write(0.0, b"5\r\nhello\r\nnonsense\r\n"),), chunked=False, headers=head))
+    assert stream.outcome is Outcome.FAILED
+    assert "instead of its size" in stream.fault
 
 
 def test_nobody_there_is_a_failure_not_an_exception() -> None:
