@@ -282,9 +282,7 @@ def main() -> None:
     if not args.no_dispatch:
         lags = [measure_dispatch(20.0, 60, 10.0).dispatch_lags_s for _ in range(args.repeat)]
         p99 = statistics.median(nearest_rank(each, 0.99) or 0.0 for each in lags)
-        print(
-            f"dispatch lag p99, 20 requests/s beside 60 streams: {p99 * 1000:.2f} ms (n = {len(lags[0])} each)"
-        )
+        print(f"dispatch lag p99, 20 requests/s beside 60 streams: {p99 * 1000:.2f} ms (n = {len(lags[0])})")
 
 
 if __name__ == "__main__":
