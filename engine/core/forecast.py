@@ -4,41 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from engine.core import admission
+from engine.core.admission import Load
 from engine.core.config import PrefillPolicy, SchedulerConfig
-from engine.core.cost_model import CostModel, Work
-from engine.core.policy import UNLIMITED
+from engine.core.cost_model import Work
+from engine.core.executor import ModelInfo
+from engine.core.pace import Pace
+from engine.core.policy import UNLIMITED, seconds_beside, tokens_beside
+from engine.core.request import Request
+from engine.core.row import Row
 
 
-def reading_seconds(
-    prompts: Sequence[tuple[int, int]], decoding: Work, config: SchedulerConfig, costs: CostModel
-) -> float:
-    """Time to read prompts while streams go on.
+class Forecast:
+    """What the cost model and the answers so far say of the time to come."""
 
-    Args:
-        prompts: (start, unread tokens) of each.
-        decoding: one decode step of the streams; empty when nobody streams.
-    """
-    if not prompts:
-        return 0.0
-    chunk = _chunk_tokens(prompts, decoding, config, costs)
-    reading_s = sum(costs.prefill_seconds(tokens, start, chunk) for start, tokens in prompts)
-    num_steps = sum(-(-tokens // chunk) for _, tokens in prompts)
-    return reading_s + num_steps * config.decode_steps_per_chunk * costs.seconds(decoding)
+    def __init__(self, model: ModelInfo, pace: Pace) -> None:
+        self._model = model
+        self._pace = pace
+        self._output = MeanOutput()
 
+    def note_answer(self, num_tokens: int) -> None:
+        """Takes in how long an answer was that came to its end."""
+        self._output.add(num_tokens)
 
-def _chunk_tokens(
-    prompts: Sequence[tuple[int, int]], decoding: Work, config: SchedulerConfig, costs: CostModel
-) -> int:
-    """Prefill tokens of a typical step, at least 1."""
-    if not decoding.decode_rows:
-        return config.solo_chunk_tokens or UNLIMITED
-    if config.prefill_policy is PrefillPolicy.WHOLE:
-        return UNLIMITED
-    if config.prefill_policy is PrefillPolicy.FIXED:
-        return config.prefill_chunk_tokens
-    # Halfway through a prompt is the average depth at which paced chunks are cut.
-    depth = max(start + tokens // 2 for start, tokens in prompts)
-    return max(1, costs.max_chunk_tokens(config.pause_target_s - costs.seconds(decoding), depth))
+    def load(
+        self, request: Request, running: Sequence[Row], waiting: Sequence[Row], config: SchedulerConfig
+    ) -> Load:
+        """What the request finds inside.
+
+        Args:
+            running: rows that run, or start with the next plan.
+            waiting: the queue behind them.
+        """
+        return Load(
+            num_waiting=len(waiting),
+            waiting_prefill_tokens=sum(row.num_uncached for row in waiting),
+            unread_s=self.reading_s([*running, *waiting], running, config),
+            slot_wait_s=self._slot_wait_s(request, running, len(waiting), config),
+        )
+
+    def reading_s(self, rows: Sequence[Row], running: Sequence[Row], config: SchedulerConfig) -> float:
+        """Time to read what is unread of `rows` while those that write go on."""
+        prompts = [(row.num_done, row.num_uncached) for row in rows if row.num_unread]
+        if not prompts:
+            return 0.0
+        costs = self._pace.costs
+        writing = Work.of_decode(row.depth for row in running if row.may_decode)
+        beside = writing.beside_chunks(self._model.one_pass)
+        chunk = self._chunk_tokens(prompts, beside, config)
+        reading_s = sum(costs.prefill_seconds(tokens, start, chunk) for start, tokens in prompts)
+        num_chunks = sum(-(-tokens // chunk) for _, tokens in prompts)
+        between_s = (config.decode_steps_per_chunk - 1) * costs.seconds(writing)
+        return reading_s + num_chunks * (costs.seconds(beside) + between_s)
+
+    def _chunk_tokens(self, prompts: Sequence[tuple[int, int]], beside: Work, config: SchedulerConfig) -> int:
+        """Prefill tokens of a typical step, at least 1.
+
+        Args:
+            prompts: (start, unread tokens) of each.
+            beside: what the streams add to a step that reads.
+        """
+        if not beside.decode_rows:
+            return config.solo_chunk_tokens or UNLIMITED
+        if config.prefill_policy is PrefillPolicy.WHOLE:
+            return UNLIMITED
+        if config.prefill_policy is PrefillPolicy.FIXED:
+            return tokens_beside(beside, config)
+        # Halfway through a prompt is the average depth at which paced chunks are cut.
+        depth = max(start + tokens // 2 for start, tokens in prompts)
+        return max(1, self._pace.costs.max_chunk_tokens(seconds_beside(beside, config, self._pace), depth))
+
+    def _slot_wait_s(
+        self, request: Request, running: Sequence[Row], num_ahead: int, config: SchedulerConfig
+    ) -> float:
+        budget = admission.kv_budget_tokens(config, self._model)
+        needed = sum(self._model.kv_tokens(r) for r in (request, *(row.request for row in running)))
+        free = config.max_running_requests - len(running)
+        if needed <= budget and free > 0 and not num_ahead:
+            return 0.0
+        # All of them, also those still reading: they will be writing by the time a slot falls free.
+        step_s = self._pace.costs.seconds(Work.of_decode(row.depth for row in running))
+        left = [self._output.left(row.request.max_tokens, row.num_sampled) for row in running]
+        return slot_wait_seconds([n * step_s for n in left], num_ahead + max(0, -free))
 
 
 def slot_wait_seconds(remaining_s: Iterable[float], num_ahead: int) -> float:
@@ -64,9 +111,8 @@ class MeanOutput:
         self._mean: float | None = None
 
     def add(self, num_tokens: int) -> None:
-        self._mean = (
-            num_tokens if self._mean is None else self._mean + self._WEIGHT * (num_tokens - self._mean)
-        )
+        mean = num_tokens if self._mean is None else self._mean
+        self._mean = mean + self._WEIGHT * (num_tokens - mean)
 
     def left(self, max_tokens: int, num_sampled: int) -> float:
         """Tokens a request with this limit will probably still write; at least 1."""

@@ -105,25 +105,26 @@ def plan_prefill(
     if config.prefill_policy is PrefillPolicy.WHOLE:
         return _share(ordered[:1], ordered[:1], TokenBudget(UNLIMITED))
     if config.prefill_policy is PrefillPolicy.PACED:
-        return _share(unread, ordered, _time_budget(decoding, config, pace))
-    return _share(unread, ordered, TokenBudget(_beside(decoding, config.prefill_chunk_tokens)))
+        budget = TimeBudget(seconds_beside(decoding, config, pace), pace.max_chunk_tokens, pace)
+        return _share(unread, ordered, budget)
+    return _share(unread, ordered, TokenBudget(tokens_beside(decoding, config)))
 
 
-def _beside(decoding: Work, chunk_tokens: int) -> int:
-    """What the streams leave of a chunk that goes through the model with them.
+def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
+    """What the streams leave of a chunk of the fixed policy that goes through the model with them.
 
     A matrix is then as high as the knob says: three rows more than 1,024, and a step took a third longer on
     an H200, whose last tiles were all but empty (our measurement, November 2026).
     """
+    chunk_tokens = config.prefill_chunk_tokens
     if decoding.num_decodes:
         return chunk_tokens
     return max(chunk_tokens - decoding.decode_rows, (chunk_tokens + 1) // 2)
 
 
-def _time_budget(decoding: Work, config: SchedulerConfig, pace: Pace) -> TimeBudget:
-    """What the target leaves beside the streams' tokens."""
-    left_s = config.pause_target_s / pace.margin - pace.costs.seconds(decoding)
-    return TimeBudget(left_s, pace.max_chunk_tokens, pace)
+def seconds_beside(decoding: Work, config: SchedulerConfig, pace: Pace) -> float:
+    """What the paced policy's target leaves of a step beside the streams' tokens, as costs are predicted."""
+    return config.pause_target_s / pace.margin - pace.costs.seconds(decoding)
 
 
 def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostModel) -> list[Unread]:

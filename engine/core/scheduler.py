@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from engine.core import admission, forecast
-from engine.core.admission import Admitted, Load, RefusalCode, Refused
+from engine.core import admission
+from engine.core.admission import Admitted, RefusalCode, Refused
 from engine.core.config import SchedulerConfig
 from engine.core.cost_model import UNFITTED, CostModel, Work
 from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import ModelInfo
+from engine.core.forecast import Forecast
 from engine.core.pace import Pace
 from engine.core.pipeline import Pipeline, Settled
 from engine.core.plan import PrefillChunk, Restore, StepPlan
@@ -66,6 +67,7 @@ class Scheduler:
         self._model = model
         self._config = config or SchedulerConfig()
         self._pace = Pace(costs or UNFITTED, proven=costs is not None)
+        self._forecast = Forecast(model, self._pace)
         self._prefixes = PrefixCache(model, cache_bytes(self._config, model))
         self._generation = generation
         self._lock = lock or nullcontext()
@@ -78,7 +80,6 @@ class Scheduler:
         self._in_flight: deque[Work] = deque()
         self._settled_at_s = 0.0
         self._log = PauseLog()
-        self._output_tokens = forecast.MeanOutput()
         self._stopping = False
 
     # -- the door ------------------------------------------------------------------------------------
@@ -91,10 +92,7 @@ class Scheduler:
             if self._stopping:
                 return Refused(RefusalCode.STOPPING, "the server is shutting down")
             row.num_expected = self._prefixes.expect(row, self._inside())
-            own_s = self._reading_seconds([(row.num_done, row.num_uncached)])
-            verdict = admission.decide(
-                request, self._load(request), own_s, self._config, self._model, row.num_expected
-            )
+            verdict = self._decide(row)
             if isinstance(verdict, Admitted):
                 self._prefixes.admit(row, self._inside())
                 insort(self._waiting, row, key=Row.queue_key)
@@ -192,6 +190,13 @@ class Scheduler:
 
     # -- inside --------------------------------------------------------------------------------------
 
+    def _decide(self, row: Row) -> Admitted | Refused:
+        starting = self._starting()
+        running, waiting = [*self._running.values(), *starting], self._waiting[len(starting) :]
+        load = self._forecast.load(row.request, running, waiting, self._config)
+        own_s = self._forecast.reading_s([row], running, self._config)
+        return admission.decide(row.request, load, own_s, self._config, self._model, row.num_expected)
+
     def _start_waiting(self) -> tuple[Request, ...]:
         """Moves the head of the queue into the running set."""
         starting = self._starting()
@@ -213,11 +218,12 @@ class Scheduler:
         return starting
 
     def _plan_chunks(self, now_s: float) -> tuple[PrefillChunk, ...]:
-        decoding = self._decoding()
-        if decoding.decode_rows and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk:
+        writing = Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
+        if writing.decode_rows and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk:
             return ()
         rows = sorted((r for r in self._running.values() if r.num_unread), key=Row.queue_key)
         unread = self._without_followers([self._unread(row, now_s) for row in rows])
+        decoding = writing.beside_chunks(self._model.one_pass)
         chunks = plan_prefill(unread, decoding, self._config, self._pace)
         return tuple(self._prefixes.cut(self._running[chunk.request_id], chunk) for chunk in chunks)
 
@@ -288,7 +294,7 @@ class Scheduler:
             self._to_release.append(row.request.id)
         row.timeline.ended_at_s = now_s
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._output_tokens.add(row.timeline.num_output_tokens)
+            self._forecast.note_answer(row.timeline.num_output_tokens)
         return FinishedEvent(row.request.id, reason, row.timeline)
 
     def _inside(self) -> list[Row]:
@@ -296,38 +302,6 @@ class Scheduler:
 
     def _promised_kv(self) -> int:
         return sum(self._model.kv_tokens(row.request) for row in self._running.values())
-
-    # -- predictions ---------------------------------------------------------------------------------
-
-    def _load(self, request: Request) -> Load:
-        starting = self._starting()
-        inside, waiting = [*self._running.values(), *starting], self._waiting[len(starting) :]
-        unread = [(r.num_done, r.num_uncached) for r in (*inside, *waiting) if r.num_unread]
-        return Load(
-            num_waiting=len(waiting),
-            waiting_prefill_tokens=sum(row.num_uncached for row in waiting),
-            unread_s=self._reading_seconds(unread),
-            slot_wait_s=self._slot_wait_s(request, inside, len(waiting)),
-        )
-
-    def _reading_seconds(self, prompts: list[tuple[int, int]]) -> float:
-        return forecast.reading_seconds(prompts, self._decoding(), self._config, self._pace.costs)
-
-    def _decoding(self) -> Work:
-        """What the streams add to a step that reads; empty when nobody streams."""
-        writing = Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
-        return writing.beside_chunks(self._model.one_pass)
-
-    def _slot_wait_s(self, request: Request, inside: list[Row], num_ahead: int) -> float:
-        budget = admission.kv_budget_tokens(self._config, self._model)
-        needed = sum(self._model.kv_tokens(r) for r in (request, *(row.request for row in inside)))
-        free = self._config.max_running_requests - len(inside)
-        if needed <= budget and free > 0 and not num_ahead:
-            return 0.0
-        # All of them, also those still reading: they will be writing by the time a slot falls free.
-        step_s = self._pace.costs.seconds(Work.of_decode(row.depth for row in inside))
-        left = [self._output_tokens.left(r.request.max_tokens, r.num_sampled) for r in inside]
-        return forecast.slot_wait_seconds([n * step_s for n in left], num_ahead + max(0, -free))
 
 
 def _cause(settled: Settled, work: Work, duration_s: float) -> PauseCause:

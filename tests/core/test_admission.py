@@ -96,11 +96,13 @@ def test_a_stopping_engine_finishes_what_is_inside_and_admits_nobody() -> None:
     assert set(engine.ends()) == {"inside"}
 
 
+@pytest.mark.parametrize("decode_steps", [1, 4])
 @pytest.mark.parametrize("policy", ["fixed", "paced", "whole"])
-def test_the_predicted_ttft_is_near_the_simulated_one(policy: str) -> None:
-    engine = Engine(prefill_policy=policy, prefill_chunk_tokens=64)
-    engine.submit(request("stream", 4, 400))
-    engine.step(3)
+def test_the_predicted_ttft_is_near_the_simulated_one(policy: str, decode_steps: int) -> None:
+    knobs = {"prefill_policy": policy, "decode_steps_per_chunk": decode_steps, "prefill_chunk_tokens": 32}
+    engine = Engine(**knobs)
+    engine.submit(*(request(f"stream{i}", 4, 1500) for i in range(12)))
+    engine.step(4)
     sent_at_s = engine.clock()
     (verdict,) = engine.submit(request("long", 1200, 2, sent_at_s))
     engine.run()
