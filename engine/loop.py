@@ -21,9 +21,10 @@ from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
 from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import Executor, ModelInfo
+from engine.core.occupancy import Occupancy
 from engine.core.pipeline import Pipeline
 from engine.core.request import FinishReason, Request
-from engine.core.scheduler import Occupancy, Scheduler, run_step
+from engine.core.scheduler import Scheduler, run_step
 from engine.core.timeline import Timeline
 from engine.warmup import warm_up
 
@@ -136,7 +137,7 @@ class EngineLoop:
     @property
     def occupancy(self) -> Occupancy:
         scheduler = self._scheduler
-        return scheduler.occupancy if scheduler else Occupancy(0, 0, 0, 0)
+        return scheduler.occupancy if scheduler else Occupancy()
 
     @property
     def costs(self) -> CostModel | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.core.digests import PromptDigests
+from engine.core.plan import PrefillChunk
 from engine.core.prefix_index import Hit
 from engine.core.request import Request
 from engine.core.timeline import Timeline
@@ -58,6 +59,15 @@ class Row:
     @property
     def may_decode(self) -> bool:
         return self.num_unread == 0 and self.num_sampled < self.request.max_tokens
+
+    def take_chunk(self, chunk: PrefillChunk, step: int, now_s: float) -> None:
+        """Counts a chunk that is launched with this step."""
+        self.num_prefilled += chunk.num_tokens
+        self.num_sampled += chunk.completes_prompt
+        self.last_chunk_step = step
+        self.timeline.num_chunks += 1
+        if self.timeline.started_at_s is None:
+            self.timeline.started_at_s = now_s
 
     def queue_key(self) -> tuple[int, float]:
         return self.request.priority, self.request.arrived_at_s

@@ -10,7 +10,6 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from engine.core import admission
 from engine.core.admission import Admitted, RefusalCode, Refused
@@ -19,32 +18,15 @@ from engine.core.cost_model import UNFITTED, CostModel, Work
 from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import ModelInfo
 from engine.core.forecast import Forecast
+from engine.core.occupancy import Occupancy
 from engine.core.pace import Pace
 from engine.core.pipeline import Pipeline, Settled
 from engine.core.plan import PrefillChunk, Restore, StepPlan
 from engine.core.policy import Unread, order_prompts, plan_prefill
-from engine.core.prefix_cache import CacheUse, PrefixCache, cache_bytes
+from engine.core.prefix_cache import PrefixCache, cache_bytes
 from engine.core.request import FinishReason, Request
 from engine.core.row import Row
 from engine.core.timeline import PauseCause, PauseKind, PauseLog, Timeline
-
-
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """How full the engine is.
-
-    Attributes:
-        waiting_prefill_tokens: uncached prompt tokens in the queue.
-        kv_tokens: KV promised to running requests, prompt and output, in the blocks it is allocated in.
-        kv_used_tokens: what of it holds something.
-    """
-
-    num_running: int
-    num_waiting: int
-    waiting_prefill_tokens: int
-    kv_tokens: int
-    kv_used_tokens: int = 0
-    prefix_cache: CacheUse = CacheUse()
 
 
 class Scheduler:
@@ -140,10 +122,14 @@ class Scheduler:
     @property
     def occupancy(self) -> Occupancy:
         with self._lock:
-            unread = sum(row.num_uncached for row in self._waiting)
-            used = sum(row.depth for row in self._running.values())
-            counts = len(self._running), len(self._waiting), unread, self._promised_kv(), used
-            return Occupancy(*counts, self._prefixes.use)
+            return Occupancy(
+                num_running=len(self._running),
+                num_waiting=len(self._waiting),
+                waiting_prefill_tokens=sum(row.num_uncached for row in self._waiting),
+                kv_tokens=self._promised_kv(),
+                kv_used_tokens=sum(row.depth for row in self._running.values()),
+                prefix_cache=self._prefixes.use,
+            )
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -154,7 +140,7 @@ class Scheduler:
             release, self._to_release = tuple(self._to_release), []
             started = self._start_waiting()
             decode = tuple(row for row in self._running.values() if row.may_decode)
-            chunks = self._plan_chunks(now_s)
+            chunks = self._plan_chunks(decode, now_s)
             restores = self._begin(chunks)
             self._note_idle(now_s, bool(decode))
             self._launch(decode, chunks, now_s)
@@ -217,13 +203,13 @@ class Scheduler:
             starting.append(row)
         return starting
 
-    def _plan_chunks(self, now_s: float) -> tuple[PrefillChunk, ...]:
-        writing = Work.of_decode(row.depth for row in self._running.values() if row.may_decode)
-        if writing.decode_rows and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk:
-            return ()
+    def _plan_chunks(self, decode: tuple[Row, ...], now_s: float) -> tuple[PrefillChunk, ...]:
         rows = sorted((r for r in self._running.values() if r.num_unread), key=Row.queue_key)
+        too_soon = decode and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk
+        if not rows or too_soon:
+            return ()
         unread = self._without_followers([self._unread(row, now_s) for row in rows])
-        decoding = writing.beside_chunks(self._model.one_pass)
+        decoding = Work.of_decode(row.depth for row in decode).beside_chunks(self._model.one_pass)
         chunks = plan_prefill(unread, decoding, self._config, self._pace)
         return tuple(self._prefixes.cut(self._running[chunk.request_id], chunk) for chunk in chunks)
 
@@ -262,13 +248,7 @@ class Scheduler:
         self._decodes_since_chunk = 0
         self._last_chunk_step = self._step
         for chunk in chunks:
-            row = self._running[chunk.request_id]
-            row.num_prefilled += chunk.num_tokens
-            row.num_sampled += chunk.completes_prompt
-            row.last_chunk_step = self._step
-            row.timeline.num_chunks += 1
-            if row.timeline.started_at_s is None:
-                row.timeline.started_at_s = now_s
+            self._running[chunk.request_id].take_chunk(chunk, self._step, now_s)
 
     def _note_idle(self, now_s: float, streaming: bool) -> None:
         """The device had nothing to do since the last wait: the host's time, if a stream waited for it."""

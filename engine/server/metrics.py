@@ -16,8 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from engine.core.events import StepRecord
+from engine.core.occupancy import Occupancy
 from engine.core.prefix_cache import CacheUse
-from engine.core.scheduler import Occupancy
 from engine.core.timeline import Timeline
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 30, 60, 120)
