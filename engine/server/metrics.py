@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from engine.core.events import StepRecord
 from engine.core.occupancy import Occupancy
 from engine.core.prefix_cache import CacheUse
-from engine.core.timeline import Timeline
+from engine.server.stats import EndedRequest
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 30, 60, 120)
 _PAUSE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
@@ -124,9 +124,10 @@ class Metrics:
     def on_gap(self, gap_s: float) -> None:
         self._itl.observe(gap_s)
 
-    def on_end(self, outcome: str, prompt_tokens: int, timeline: Timeline) -> None:
-        self._requests.labels(outcome).inc()
-        self._prompt.inc(prompt_tokens)
+    def on_end(self, ended: EndedRequest) -> None:
+        timeline = ended.timeline
+        self._requests.labels(ended.outcome).inc()
+        self._prompt.inc(ended.prompt_tokens)
         self._cached.inc(timeline.cached_tokens)
         for metric, value in (
             (self._ttft, timeline.ttft_s),

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _REMEMBER_STEPS = 8192
 _REMEMBER_REQUESTS = 16384
 
-OUTCOMES = {
+_OUTCOMES = {
     FinishReason.STOP: "completed",
     FinishReason.LENGTH: "completed",
     FinishReason.ABORTED: "aborted",
@@ -106,7 +106,7 @@ class Service:
         self._witnesses = witnesses
         self._callers: dict[str, Caller] = {}
         self._idle = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._engine_ended = asyncio.Event()
         current = store.current
         self.engine = EngineLoop(backend.load, self._deliver, current.config, current.generation)
         self.metrics = Metrics(lambda: self.engine.occupancy)
@@ -119,8 +119,8 @@ class Service:
 
     def start(self) -> None:
         """Starts the engine thread; `ready` tells when it may be used, or why never."""
-        self._events = asyncio.get_running_loop()
-        self.ready = self._events.create_future()
+        self._event_loop = asyncio.get_running_loop()
+        self.ready = self._event_loop.create_future()
         self.engine.start()
 
     async def drain(self, grace_s: float) -> None:
@@ -138,8 +138,8 @@ class Service:
     async def close(self) -> None:
         """Ends the engine thread and waits for it."""
         self.engine.close()
-        await self._ended.wait()
-        await self._events.run_in_executor(None, self.engine.join)
+        await self._engine_ended.wait()
+        await self._event_loop.run_in_executor(None, self.engine.join)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Service:
     def _deliver(self, notice: Notice) -> None:
         """On the engine thread: one hand-over for all that a step brought about."""
         try:
-            self._events.call_soon_threadsafe(self._on_notice, notice)
+            self._event_loop.call_soon_threadsafe(self._on_notice, notice)
         except RuntimeError:
             _log.debug("the event loop is closed; a notice is lost")
 
@@ -252,10 +252,16 @@ class Service:
     def _end(self, stream: Stream, event: FinishedEvent, message: str = "") -> None:
         del self.streams[event.request_id]
         stream.on_finished(event, message)
-        request, outcome = stream.request, OUTCOMES[event.reason]
-        ended = EndedRequest(request.id, outcome, request.num_prompt_tokens, self.generation, event.timeline)
+        request = stream.request
+        ended = EndedRequest(
+            id=request.id,
+            outcome=_OUTCOMES[event.reason],
+            prompt_tokens=request.num_prompt_tokens,
+            last_generation=self.generation,
+            timeline=event.timeline,
+        )
         self.ended.add(ended)
-        self.metrics.on_end(outcome, request.num_prompt_tokens, event.timeline)
+        self.metrics.on_end(ended)
         caller = self._callers.pop(request.id)
         for witness in self._witnesses:
             witness.on_end(request, caller, ended)
@@ -268,7 +274,7 @@ class Service:
             self.ready.exception()  # retrieved: whoever waits still gets it, and nobody is warned about it
         elif error:
             _log.error("the engine has stopped for good: %s", error)
-        self._ended.set()
+        self._engine_ended.set()
 
     # -- config --------------------------------------------------------------------------------------
 
