@@ -86,12 +86,9 @@ class Scheduler:
         Its row is freed by the next plan. None when it is not inside, or no longer.
         """
         with self._lock:
-            waiting = next((row for row in self._waiting if row.request.id == request_id), None)
-            if waiting:
-                self._waiting.remove(waiting)
-                return self._end(waiting, reason, now_s)
-            running = self._running.get(request_id)
-            return self._end(running, reason, now_s) if running else None
+            waiting = (row for row in self._waiting if row.request.id == request_id)
+            row = self._running.get(request_id) or next(waiting, None)
+            return self._end(row, reason, now_s) if row else None
 
     def stop(self) -> None:
         """Admits nobody from now on; what is inside goes on to its end."""
@@ -238,8 +235,7 @@ class Scheduler:
     def _launch(self, decode: tuple[Row, ...], chunks: tuple[PrefillChunk, ...], now_s: float) -> None:
         """Counts the plan's work as launched."""
         if decode or chunks:
-            depths = [row.depth for row in decode]
-            self._in_flight.append(Work.of_step(depths, chunks, self._model.one_pass))
+            self._in_flight.append(Work.of_step((row.depth for row in decode), chunks, self._model.one_pass))
         for row in decode:
             row.num_sampled += 1
         if not chunks:
@@ -255,8 +251,7 @@ class Scheduler:
         if self._in_flight:
             return
         if streaming:
-            cause = PauseCause(self._step, PauseKind.HOST, now_s - self._settled_at_s)
-            self._log.note(now_s, cause)
+            self._log.note(now_s, PauseCause(self._step, PauseKind.HOST, now_s - self._settled_at_s))
         self._settled_at_s = now_s
 
     def _take_token(self, row: Row, token: int, step: int, now_s: float) -> list[Event]:
@@ -272,6 +267,8 @@ class Scheduler:
     def _end(self, row: Row, reason: FinishReason, now_s: float) -> FinishedEvent:
         if self._running.pop(row.request.id, None):
             self._to_release.append(row.request.id)
+        else:
+            self._waiting.remove(row)
         row.timeline.ended_at_s = now_s
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._forecast.note_answer(row.timeline.num_output_tokens)

@@ -22,11 +22,18 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from engine.config_store import ConfigStore
+from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
 from engine.core.quantiles import nearest_rank
+from engine.serve import ServeOptions, bind, serve
+from engine.server.app import AppOptions
+from engine.server.service import Service
+from engine.sim_backend import SimBackend
 
 STEP_S = 0.010
 COSTS = CostModel(0.0, 0.0, 0.0, STEP_S, 0.0, 0.0)
+ROOMY = SchedulerConfig(max_running_requests=1024, max_waiting_requests=1024, kv_budget_tokens=1 << 40)
 BODY = json.dumps(
     {
         "prompt": "a few words",
@@ -113,12 +120,9 @@ def _ms(seconds: list[float], quantile: float) -> str:
 
 
 def serve_device() -> None:
-    """`engine serve --backend sim` with the 10 ms device."""
-    from engine import cli, sim_backend
-
-    original = sim_backend.SimBackend
-    sim_backend.SimBackend = lambda: original(costs=COSTS)  # type: ignore[misc, assignment]
-    cli.main(["serve", "--backend", "sim", "--port", "0", "--announce"])
+    """The server over the 10 ms device."""
+    service = Service(SimBackend(costs=COSTS), ConfigStore(ROOMY))
+    asyncio.run(serve(service, bind("127.0.0.1", 0), AppOptions(), ServeOptions(announce=True)))
 
 
 def main() -> None:
@@ -135,9 +139,6 @@ def main() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
-        etag = httpx.get(f"{url}/admin/config").headers["etag"]
-        knobs = {"max_running_requests": 1024, "max_waiting_requests": 1024, "kv_budget_tokens": 1 << 40}
-        httpx.patch(f"{url}/admin/config", json=knobs, headers={"If-Match": etag}).raise_for_status()
         for num_streams in args.streams:
             measure(url, process.pid, num_streams)
             time.sleep(1.0)

@@ -22,7 +22,6 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine.core.config import SchedulerConfig, parse_config
-from engine.mlx_backend import executor as executor_module
 from engine.mlx_backend.executor import MlxExecutor
 from engine.warmup import warm_up
 from tests.benchmarks.random_model import add_shape_flags, build
@@ -109,7 +108,6 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, nargs="+", default=[2048, 1024, 512, 256, 128])
     parser.add_argument("--streams", type=int, nargs="+", default=[0, 3])
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--early", type=float, nargs="+", default=[executor_module._EARLY_SHARE])
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
     add_shape_flags(parser)
     args = parser.parse_args()
@@ -120,14 +118,12 @@ def main() -> None:
     executor = MlxExecutor(loaded)
     warm_up(executor, time.perf_counter)
     for streams in args.streams:
-        for early in args.early:
-            executor_module._EARLY_SHARE = early
-            our_rows(executor, long, streams, args)
+        our_rows(executor, long, streams, args)
     executor.close()
 
 
 def our_rows(executor: MlxExecutor, long: list[int], streams: int, args: argparse.Namespace) -> None:
-    print(f"\nours, {streams} streams, early share {executor_module._EARLY_SHARE}", flush=True)
+    print(f"\nours, {streams} streams", flush=True)
 
     def run(live: int, **knobs: object) -> Result:
         knobs = {"max_queue_wait_s": 86400, **knobs}
