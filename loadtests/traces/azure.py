@@ -1,52 +1,82 @@
 """Azure's LLM inference traces: CSV with wall-clock stamps.
 
 Source: github.com/Azure/AzurePublicDataset. The files of 2023 have naive stamps with seven fractional
-digits, those of 2024 have `+00:00` and six.
+digits, those of 2024 have `+00:00` and six; the latter are written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 
-from engine.core.trace import TraceRow
-from loadtests.traces.lines import Line, Lines
+from engine.core.trace import TraceHeader, TraceRow
+from loadtests.traces.fixes import Notes
+from loadtests.traces.reading import Reading
+from loadtests.traces.source import Source
 
 NAME = "azure"
-BLOCK_TOKENS = 0
-_PAST_MICROSECONDS = re.compile(r"(\.\d{6})\d+")
+CARRIES = frozenset({"t", "prompt_tokens", "output_tokens"})
+HEADER_CARRIES = frozenset({"t0"})
+_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_SEVENTH = re.compile(r"(\.\d{6})(\d)\d*")
+_UNKNOWN_T0 = "2000-01-01T00:00:00+00:00"
 
 
-def recognises(first: str) -> bool:
+def recognises(head: str) -> bool:
     """Whether a file starting so is of this format."""
-    return first.replace(" ", "").startswith("TIMESTAMP,ContextTokens,GeneratedTokens")
+    return head.replace(" ", "").startswith(",".join(_COLUMNS))
 
 
-def read(lines: Lines) -> Iterator[TraceRow]:
-    """The requests, in file order; the first one's stamp is the start.
+def read(source: Source, reading: Reading, notes: Notes) -> tuple[TraceHeader, Iterator[TraceRow]]:
+    """The requests, in file order; the first one's stamp is the header's `t0`.
 
     Raises:
         TraceError: a line or field at fault, or a stamp before the first one's.
     """
-    start: datetime | None = None
-    for line, row in lines.csv_rows():
-        stamp = _stamp(lines, line, row["TIMESTAMP"])
-        start = start or stamp
-        seconds = (stamp - start).total_seconds()
+    table = source.table(_COLUMNS)
+    first = next(table, None)
+    if first is None:
+        return TraceHeader(), iter(())
+    start, _ = _stamp(source, first[0], first[1][0])
+    return TraceHeader(t0=start.isoformat()), _rows(source, chain([first], table), start)
+
+
+def _rows(
+    source: Source, table: Iterable[tuple[int, tuple[str, ...]]], start: datetime
+) -> Iterator[TraceRow]:
+    for number, (text, prompt, output) in table:
+        stamp, beyond_s = _stamp(source, number, text)
+        seconds = (stamp - start).total_seconds() + beyond_s
         if seconds < 0:
-            lines.fail(line, "TIMESTAMP", "no earlier than the first row's", row["TIMESTAMP"])
+            source.fail(number, "TIMESTAMP", "no earlier than the first row's", text)
         yield TraceRow(
-            id=f"{NAME}-{line.number}",
+            id=f"{NAME}-{number}",
             t=seconds,
-            prompt_tokens=lines.tokens(line, row, "ContextTokens"),
-            output_tokens=lines.tokens(line, row, "GeneratedTokens"),
+            prompt_tokens=source.whole(number, "ContextTokens", prompt),
+            output_tokens=source.whole(number, "GeneratedTokens", output),
         )
 
 
-def _stamp(lines: Lines, line: Line, text: str) -> datetime:
+def _stamp(source: Source, number: int, text: str) -> tuple[datetime, float]:
+    """The stamp to the microsecond, and the seconds beyond it."""
+    seventh = _SEVENTH.search(text)
     try:
-        stamp = datetime.fromisoformat(_PAST_MICROSECONDS.sub(r"\1", text.strip()))
+        stamp = datetime.fromisoformat(_SEVENTH.sub(r"\1", text.strip()))
     except ValueError:
-        lines.fail(line, "TIMESTAMP", "a date and time", text)
-    return stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
+        source.fail(number, "TIMESTAMP", "a date and time", text)
+    beyond_s = int(seventh[2]) / 1e7 if seventh else 0.0
+    return stamp.astimezone(UTC) if stamp.tzinfo else stamp.replace(tzinfo=UTC), beyond_s
+
+
+def write(rows: Iterable[TraceRow], header: TraceHeader, notes: Notes) -> Iterator[str]:
+    """The file's lines, without line breaks."""
+    if not header.t0:
+        notes.say(f"no t0 in the header: stamps count from {_UNKNOWN_T0}")
+    start = datetime.fromisoformat(header.t0 or _UNKNOWN_T0)
+    yield ",".join(_COLUMNS)
+    for row in rows:
+        stamp = start + timedelta(seconds=row.t)
+        text = stamp.isoformat(" ", timespec="microseconds")
+        yield f"{text},{row.prompt_tokens},{row.output_tokens}"

@@ -40,9 +40,13 @@ class Notes:
         if number:
             self._counts[what] = self._counts.get(what, 0) + number
 
+    def say(self, line: str) -> None:
+        """A line that counts nothing."""
+        self._counts[line] = 0
+
     @property
     def lines(self) -> tuple[str, ...]:
-        return tuple(f"{number} {what}" for what, number in self._counts.items())
+        return tuple(f"{number} {what}" if number else what for what, number in self._counts.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
