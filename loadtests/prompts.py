@@ -1,131 +1,152 @@
 """Prompts of an exact length in the target's own tokens, built before a run.
 
-Text is seeded English-like words. Every prompt starts with words of its own seed, so no two share a
-prefix by accident (which a prefix cache would turn into a shorter prompt), unless the schedule shares a
-block on purpose.
+A prompt is laid out token by token: words of one token each (`lexicon`), in messages that end where the trace
+wants them to (`layout`). The words of a named block follow from its name, so that equal names give equal
+tokens; all others follow from the request's own seed, so that no two prompts share a prefix by accident
+(which a prefix cache would turn into a shorter prompt). What the template takes of a block cannot differ.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import shake_128
 
-from loadtests.errors import TargetError
+from loadtests.layout import Layout, Layouts
+from loadtests.lexicon import FIRST, GUESSED, Lexicon, learn, tokenizer_of
 from loadtests.schedule import Schedule, ScheduledRequest
-from loadtests.target import Target, call, model_name
-from loadtests.words import WORDS
+from loadtests.target import Target
 
-_MAX_TRIES = 12
-_NONCE_WORDS = 4
-_FILLER = "a"  # one token after any word
-_MAX_FILL = 16
-
-TokenCounter = Callable[[str], int]
+_NUM_CHECKED = 8  # prompts of a run that the target counts, and the longest of every number of messages
+_CHECKERS = 4
+_MAX_BLOCKS = 65536  # kept as words; a trace of hours has more than are worth keeping
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A user message.
+    """A conversation.
 
     Attributes:
-        tokens: what the target counts for it, chat template included; the planned length when it has no
-            tokenizer route.
-        is_exact: counted by the target.
+        messages: the user's first, in turns.
+        tokens: chat template included.
     """
 
-    text: str
+    messages: tuple[str, ...]
     tokens: int
-    is_exact: bool
+
+    @property
+    def text(self) -> str:
+        """The only message of most prompts; of others what was said in all."""
+        return " ".join(self.messages)
 
 
 class PromptBook:
-    """Makes and keeps the prompts of a target; `is_exact` says whether the target counts them."""
+    """Makes the prompts of a target.
+
+    Attributes:
+        notes: one line for each thing that keeps the latest prompts from being what their schedule says.
+    """
 
     def __init__(self, target: Target) -> None:
-        self._count = _counter(target)
-        self._made: dict[tuple[object, ...], Prompt] = {}
+        self._tokenize = tokenizer_of(target)
+        self._lexicon = learn(self._tokenize) if self._tokenize else GUESSED
+        self._checked: set[int] = set()
+        self._is_additive = True
+        self.notes: tuple[str, ...] = ()
 
     @property
     def is_exact(self) -> bool:
-        return self._count is not None
+        """The target has a tokenizer route, and counted what we counted wherever it was asked."""
+        return self._tokenize is not None and self._is_additive
 
     def prompt(self, request: ScheduledRequest, salt: str = "") -> Prompt:
-        """The prompt of a scheduled request; the same one for the same seed, length, blocks and salt."""
-        key = (salt, request.prompt_seed, request.prompt_tokens, request.prefix)
-        if key not in self._made:
-            self._made[key] = build_prompt(request, self._count, salt)
-        return self._made[key]
+        """The prompt of a request that is sent by itself."""
+        return build_prompts([request], self._lexicon, salt)[request.id]
 
     def prompts(self, schedule: Schedule, salt: str = "") -> dict[str, Prompt]:
-        """The prompt of every request, by request id. Prompts of other salts are forgotten."""
-        self._made = {key: prompt for key, prompt in self._made.items() if key[0] == salt}
-        return {request.id: self.prompt(request, salt) for request in schedule.requests}
+        """The prompt of every request, by request id.
+
+        Raises:
+            TargetError: the target no longer answers.
+        """
+        layouts = Layouts(schedule.requests, self._lexicon.shape)
+        made = build_prompts(schedule.requests, self._lexicon, salt, layouts)
+        self._check(list(made.values()))
+        self.notes = tuple(self._notes(schedule, layouts))
+        return made
+
+    def _check(self, prompts: Sequence[Prompt]) -> None:
+        """Lets the target count some of them: of each kind not yet counted the longest, at first others."""
+        if self._tokenize is None:
+            return
+        by_length = sorted(prompts, key=lambda prompt: prompt.tokens)
+        kinds = {len(prompt.messages): prompt for prompt in by_length}
+        chosen = [prompt for kind, prompt in kinds.items() if kind not in self._checked]
+        if not self._checked:
+            chosen += by_length[:: max(1, len(by_length) // _NUM_CHECKED)]
+        self._checked |= set(kinds)
+        tokenize = self._tokenize
+        with ThreadPoolExecutor(_CHECKERS) as pool:
+            counts = list(pool.map(lambda prompt: tokenize(prompt.messages).count, chosen))
+        self._is_additive &= counts == [prompt.tokens for prompt in chosen]
+
+    def _notes(self, schedule: Schedule, layouts: Layouts) -> Iterator[str]:
+        laid = [(request, layouts.of(request)) for request in schedule.requests]
+        lengthened = sum(layout.num_tokens > request.prompt_tokens for request, layout in laid)
+        missed = sum(layout.num_missed > 0 for _, layout in laid)
+        shortest = self._lexicon.shape.shortest
+        if lengthened:
+            yield f"{lengthened} prompts are shorter than the chat template; sent with its {shortest} tokens"
+        if missed:
+            yield f"{missed} prompts share a block less than recorded: the chat template leaves no room"
 
 
-def build_prompt(request: ScheduledRequest, count: TokenCounter | None, salt: str = "") -> Prompt:
-    """A prompt of `request.prompt_tokens` tokens.
+def build_prompts(
+    requests: Sequence[ScheduledRequest], lexicon: Lexicon, salt: str = "", layouts: Layouts | None = None
+) -> dict[str, Prompt]:
+    """The prompts of requests that are sent together, by request id.
 
     Args:
-        count: tokens of a user message in the target's chat template; None takes a word for a token.
         salt: another salt gives other words, so that a second run finds nothing in the server's prefix cache.
-
-    When the template alone is longer than the request, or a word boundary cannot be hit, the nearest
-    length reached is returned: `Prompt.tokens` says which.
+        layouts: of these requests, when they are known.
     """
-    head = [word for name in request.prefix for word in _block(name, request.prefix_block_tokens, salt)]
-    rng = random.Random(f"{salt}/{request.prompt_seed}")
-    words = head + _nonce(rng) + rng.choices(WORDS, k=request.prompt_tokens)
-    if count is None:
-        return Prompt(" ".join(words[: request.prompt_tokens]), request.prompt_tokens, is_exact=False)
-    return _fit(words, request.prompt_tokens, count)
+    layouts = layouts or Layouts(requests, lexicon.shape)
+    words = _Words(salt, lexicon.words)
+    return {request.id: _prompt(request, layouts.of(request), words) for request in requests}
 
 
-def _block(name: str, num_tokens: int, salt: str) -> list[str]:
-    """The words of a shared block: equal for equal names, about `num_tokens` tokens."""
-    return random.Random(f"{salt}/block {name}").choices(WORDS, k=num_tokens)
+def _prompt(request: ScheduledRequest, layout: Layout, words: _Words) -> Prompt:
+    listed = words.of(request, layout.num_tokens)
+    messages = (" ".join((FIRST, *listed[start:end])) for start, end in layout.spans)
+    return Prompt(tuple(messages), layout.num_tokens)
 
 
-def _nonce(rng: random.Random) -> list[str]:
-    return [word.capitalize() for word in rng.choices(WORDS, k=_NONCE_WORDS)]
+class _Words:
+    """The word at every token of a prompt; those that the template takes are left out later."""
 
+    def __init__(self, salt: str, table: Sequence[str]) -> None:
+        self._salt, self._table = salt, table
+        self._blocks: dict[tuple[str, int], list[str]] = {}
 
-def _fit(words: list[str], wanted: int, count: TokenCounter) -> Prompt:
-    """Moves the number of words by the tokens still missing; the last few are filled up one by one."""
-    best: Prompt | None = None
-    num_words, num_fill = max(wanted, _NONCE_WORDS), 0
-    for _ in range(_MAX_TRIES):
-        text = " ".join(words[:num_words] + [_FILLER] * num_fill)
-        tokens = count(text)
-        if best is None or abs(tokens - wanted) < abs(best.tokens - wanted):
-            best = Prompt(text, tokens, is_exact=True)
-        missing = wanted - tokens
-        if missing == 0 or (missing < 0 and num_words == _NONCE_WORDS):
-            break
-        if 0 < missing <= _MAX_FILL:
-            num_fill += missing
-        else:
-            num_words, num_fill = min(max(num_words + missing, _NONCE_WORDS), len(words)), 0
-    assert best is not None
-    return best
+    def of(self, request: ScheduledRequest, num_tokens: int) -> list[str]:
+        words: list[str] = []
+        for name in request.prefix:
+            words += self._block(name, request.prefix_block_tokens)
+        own = max(0, num_tokens - len(words))
+        return (words + self._stream(f"seed {request.prompt_seed}", own))[:num_tokens]
 
+    def _block(self, name: str, num_tokens: int) -> list[str]:
+        key = (name, num_tokens)
+        if key not in self._blocks:
+            if len(self._blocks) >= _MAX_BLOCKS:
+                self._blocks.clear()
+            self._blocks[key] = self._stream(f"block {name}", num_tokens)
+        return self._blocks[key]
 
-def _counter(target: Target) -> TokenCounter | None:
-    """Counts through the target's `POST /tokenize`; None when it has no such route."""
-    model = model_name(target)
-
-    def count(text: str) -> int:
-        body = {"model": model, "messages": [{"role": "user", "content": text}]}
-        status, answer = call(target, "POST", "/tokenize", body)
-        if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
-            raise TargetError(f"{target.url}/tokenize gave no count (HTTP {status})")
-        return int(answer["count"])
-
-    try:
-        count("Hello")
-    except TargetError:
-        return None
-    return count
+    def _stream(self, name: str, num_words: int) -> list[str]:
+        """Words without end for a name; fewer of them are the first of more."""
+        return [self._table[byte] for byte in shake_128(f"{self._salt}/{name}".encode()).digest(num_words)]
 
 
 def bodies(
@@ -136,15 +157,18 @@ def bodies(
     The output length is forced (`ignore_eos` and `min_tokens` with `max_tokens`), so that every config has
     the same work to do.
     """
-    return {request.id: _body(request, prompts[request.id].text, target, model) for request in requests}
+    return {request.id: _body(request, prompts[request.id], target, model) for request in requests}
 
 
-def _body(request: ScheduledRequest, text: str, target: Target, model: str) -> dict[str, object]:
+def _body(request: ScheduledRequest, prompt: Prompt, target: Target, model: str) -> dict[str, object]:
     options = {"include_usage": True} | ({} if target.foreign else {"include_timings": True})
-    own = {"priority": request.priority} if request.priority and not target.foreign else {}
+    own: dict[str, object] = {"user": request.user} if request.user else {}
+    if request.priority and not target.foreign:
+        own["priority"] = request.priority
+    roles = ("user", "assistant")
     return {
         "model": model,
-        "messages": [{"role": "user", "content": text}],
+        "messages": [{"role": roles[n % 2], "content": text} for n, text in enumerate(prompt.messages)],
         "max_tokens": request.max_tokens,
         "min_tokens": request.max_tokens,
         "ignore_eos": True,

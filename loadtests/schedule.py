@@ -46,9 +46,13 @@ class ScheduledRequest:
         prompt_seed: seeds the prompt's text; equal seeds and lengths give equal prompts.
         kind: the profile's group, or "trace".
         measured: arrives in the measured window (not in the warm-up).
-        prefix: names of shared prompt blocks, from the front; equal names give equal text.
+        prefix: names of the prompt's blocks, from the front; equal names give equal tokens, and the last one
+            may be partial.
         prefix_block_tokens: tokens per block of `prefix`.
         cancel_s: the client leaves this long after sending.
+        after: id of the turn before, which this one continues.
+        think_s: sent so long after the end of `after` instead of at `at_s`; None when it is not.
+        retries: how often it is sent again when it is refused, each time after the server's `Retry-After`.
     """
 
     id: str
@@ -63,6 +67,10 @@ class ScheduledRequest:
     cancel_s: float | None = None
     priority: int = 0
     user: str | None = None
+    session: str | None = None
+    after: str | None = None
+    think_s: float | None = None
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

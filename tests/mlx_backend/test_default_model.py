@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from engine.core.request import SamplingParams
 from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import LoadedModel, load_model
+from loadtests.lexicon import Tokens, learn
+from loadtests.prompts import build_prompts
+from loadtests.schedule import ScheduledRequest
 from tests.contracts.driver import Driver, all_equal, make_request, random_prompt, tokens_alone
 
 pytestmark = pytest.mark.model
@@ -54,3 +59,26 @@ def test_tokens_do_not_depend_on_company(executor: MlxExecutor, sampling: Sampli
     driver.decode("a", "b", steps=11)
     driver.release("a", "b")
     assert driver.finish() == alone
+
+
+def test_synthetic_conversations_have_exactly_the_planned_tokens(loaded: LoadedModel) -> None:
+    def tokenize(texts: Sequence[str]) -> Tokens:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+        ids = loaded.tokenizer.encode_chat(messages)
+        return Tokens(len(ids), ids)
+
+    names = tuple(f"block {n}" for n in range(20))
+    turns = [
+        ScheduledRequest(
+            id=f"turn {n}", at_s=0.0, prompt_tokens=tokens, max_tokens=40, prompt_seed=1, prefix=names,
+            prefix_block_tokens=64, after=f"turn {n - 1}" if n else None,
+        )
+        for n, tokens in enumerate((100, 319, 700, 1280))
+    ]  # fmt: skip
+    turns = [replace(turn, prefix=names[: -(-turn.prompt_tokens // 64)]) for turn in turns]
+    made = build_prompts(turns, learn(tokenize)).values()
+    encoded = [tokenize(prompt.messages).ids for prompt in made]
+    assert [len(ids) for ids in encoded] == [100, 319, 700, 1280]
+    assert [len(prompt.messages) for prompt in made] == [1, 3, 5, 7]
+    assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(encoded))
