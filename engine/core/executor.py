@@ -80,7 +80,7 @@ class Executor(Protocol):
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether a launch returns at once, so that the host can be a step ahead of the device. Otherwise
+        """Whether `launch` returns at once, so that the host can be a step ahead of the device. Otherwise
         it may block until the work is done.
         """
 
@@ -100,12 +100,15 @@ class Executor(Protocol):
         """Frees everything held for the request, launched work included. Unknown ids are ignored."""
 
     def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> Any:
-        """Launches one step; returns a ticket for `wait`.
+        """Launches the beginning of a step, enough to keep the device busy for a while; returns its ticket.
 
         Each row of `decode` writes one token that follows its last one (launched, perhaps not yet waited
         for). Each chunk extends its request's cache, and samples a first token where it completes the
         prompt. No request is in both.
         """
+
+    def launch_rest(self, ticket: Any) -> None:
+        """Launches what is left of a step; called once for each. May block until most of it is done."""
 
     def wait_nearly(self, ticket: Any) -> None:
         """Blocks until so little of a launched step is left that work launched now reaches the device before

@@ -9,6 +9,10 @@ whoever arrives meanwhile waits longer. So the host is one step ahead at most:
   queued, and tokens leave as soon as they exist.
 - nothing was launched: wait for what is left.
 
+A step is launched in two parts, with the wait for the step before in between: a device takes only so much
+work at once, and whoever hands it the whole step is held up until most of that step is done, while tokens of
+the one before are ready to be sent.
+
 Where a launch may block until the work is done, running ahead hides nothing and holds tokens back: every
 step is waited for at once.
 """
@@ -57,16 +61,19 @@ class Pipeline:
     def execute(self, plan: StepPlan) -> Iterator[Settled]:
         """Launches the plan's work at once; yields each step, this or an earlier one, as it ends."""
         self._prepare(plan)
-        launches = bool(plan.decode or plan.prefill)
-        if launches:
-            self._in_flight.append((plan, self._executor.launch(plan.decode, plan.prefill)))
+        if not plan.decode and not plan.prefill:
+            yield from self._settle_all_but(0)
+            return
+        ticket = self._executor.launch(plan.decode, plan.prefill)
+        self._in_flight.append((plan, ticket))
+        yield from self._settle_all_but(1)
+        self._executor.launch_rest(ticket)
         for keep in plan.keep:
             self._executor.keep(keep)
-        runs_on = launches and self._executor.runs_ahead
-        while len(self._in_flight) > runs_on:
-            yield self._settle(*self._in_flight.popleft())
-        if runs_on and plan.prefill:
-            self._executor.wait_nearly(self._in_flight[0][1])
+        if not self._executor.runs_ahead:
+            yield from self._settle_all_but(0)
+        elif plan.prefill:
+            self._executor.wait_nearly(ticket)
 
     def _prepare(self, plan: StepPlan) -> None:
         for request_id in plan.release:
@@ -77,6 +84,10 @@ class Pipeline:
             self._executor.restore(restore)
         for checkpoint in plan.drop:
             self._executor.drop(checkpoint)
+
+    def _settle_all_but(self, num_left: int) -> Iterator[Settled]:
+        while len(self._in_flight) > num_left:
+            yield self._settle(*self._in_flight.popleft())
 
     def _settle(self, plan: StepPlan, ticket: Any) -> Settled:
         tokens = self._executor.wait(ticket)

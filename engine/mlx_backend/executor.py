@@ -25,6 +25,8 @@ _PREALLOCATED_OUTPUT_TOKENS = 256
 
 # Layers of a step after which the next one is launched: what is left must outlast a launch.
 _EARLY_SHARE = 0.9
+# Layers that are launched first: they must outlast the launch of the others, and fit what MLX takes at once.
+_FIRST_SHARE = 0.2
 
 
 class MlxExecutor:
@@ -81,8 +83,12 @@ class MlxExecutor:
         segments += [_segment(row, chunk) for row, chunk in zip(reading, prefill, strict=True)]
         logits = self._ready().read(segments)
         tokens = None if logits is None else draw(logits, [*writing, *completed])
-        ticket = launches.Ticket(tokens, *_markers(reading))
-        return launches.launch(ticket, _state_of([*writing, *reading]))
+        ticket = _ticket(tokens, writing, reading)
+        launches.launch(ticket)
+        return ticket
+
+    def launch_rest(self, ticket: launches.Ticket) -> None:
+        launches.launch_rest(ticket)
 
     def wait_nearly(self, ticket: launches.Ticket) -> None:
         launches.wait_nearly(ticket)
@@ -124,12 +130,16 @@ def _state_of(rows: Sequence[Row]) -> list[mx.array]:
     return seen + [leaf for leaf in leaves if isinstance(leaf, mx.array)]
 
 
-def _markers(reading: Sequence[Row]) -> tuple[mx.array | None, mx.array | None]:
-    """Numbers that exist once chunks have gone through all layers, and through most of them."""
+def _ticket(tokens: mx.array | None, writing: Sequence[Row], reading: Sequence[Row]) -> launches.Ticket:
+    """A step that reads is cut where its last chunk has gone through some of the layers."""
+    state = _state_of([*writing, *reading])
     if not reading:
-        return None, None
+        return launches.Ticket(tokens, state=state)
     caches = reading[-1].caches
-    return _marker(caches[-1]), _marker(caches[int((len(caches) - 1) * _EARLY_SHARE)])
+    if on_cpu():
+        return launches.Ticket(tokens, _marker(caches[-1]), state=state)
+    early, first = (_marker(caches[int((len(caches) - 1) * share)]) for share in (_EARLY_SHARE, _FIRST_SHARE))
+    return launches.Ticket(tokens, _marker(caches[-1]), early, first, state)
 
 
 def _marker(cache: Any) -> mx.array:

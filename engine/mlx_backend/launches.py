@@ -8,8 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from engine.mlx_backend.device import on_cpu
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
@@ -20,20 +18,35 @@ class Ticket:
         marker: computed when the work is. It never shares memory with a cache, because a cache that
             somebody else can see is copied, not extended.
         early: computed when most of the work is.
+        first: computed when a little of it is.
+        state: everything that the work leaves behind, so that no later launch has to compute it.
     """
 
     tokens: mx.array | None
     marker: mx.array | None = None
     early: mx.array | None = None
+    first: mx.array | None = None
+    state: Sequence[mx.array] = ()
 
 
-def launch(ticket: Ticket, arrays: Sequence[mx.array]) -> Ticket:
-    """Sends the computation of the ticket's arrays and of `arrays` to the device."""
-    if ticket.early is not None and not on_cpu():
+def launch(ticket: Ticket) -> None:
+    """Sends the ticket's first part to the device, or all of it when it was not cut.
+
+    MLX takes ten command buffers at once and then blocks until one is done (transforms.cpp,
+    MAX_ACTIVE_TASKS). A layer fills about one, so all layers of a step would hold the caller up for most of
+    that step.
+    """
+    start([ticket.first] if ticket.first is not None else _all(ticket))
+
+
+def launch_rest(ticket: Ticket) -> None:
+    """Sends what `launch` left."""
+    if ticket.first is None:
+        return
+    if ticket.early is not None:
         # Apart from the rest, because what is launched together is reported done together.
         start([ticket.early])
-    start([*_ends(ticket), *arrays])
-    return ticket
+    start(_all(ticket))
 
 
 def start(arrays: Sequence[mx.array]) -> None:
@@ -52,6 +65,10 @@ def wait(ticket: Ticket) -> tuple[int, ...]:
         return ()
     numbers: Any = ticket.tokens.tolist()
     return tuple(int(number) for number in numbers)
+
+
+def _all(ticket: Ticket) -> list[mx.array]:
+    return [*_ends(ticket), *ticket.state]
 
 
 def _ends(ticket: Ticket) -> list[mx.array]:

@@ -118,6 +118,9 @@ class SimExecutor:
         completed = [chunk.request_id for chunk in prefill if chunk.completes_prompt]
         return _Ticket(self._free_at_s, tuple(next(self._answers[i]) for i in (*decode, *completed)))
 
+    def launch_rest(self, ticket: _Ticket) -> None:
+        """All of it was launched."""
+
     def wait_nearly(self, ticket: _Ticket) -> None:
         self._clock.advance_to(ticket.ends_at_s)
 

@@ -63,8 +63,10 @@ class Driver:
     def step(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...] = ()) -> None:
         """Rows that write beside chunks that are read."""
         completed = tuple(chunk.request_id for chunk in prefill if chunk.completes_prompt)
-        self._waiting.append((self.executor.launch(decode, prefill), decode + completed))
+        ticket = self.executor.launch(decode, prefill)
+        self._waiting.append((ticket, decode + completed))
         self._settle(keep=1)
+        self.executor.launch_rest(ticket)
 
     def release(self, *request_ids: str) -> None:
         for request_id in request_ids:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import mlx.nn as nn
-
 from engine.core.cost_model import CostModel
 from engine.core.executor import CheckpointSizes, Executor, ModelInfo
 from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import load_model
 from engine.sim.executor import SimExecutor, VirtualClock
 from engine.sim_backend import pseudo_random_answer
-from tests.mlx_backend.tiny_models import ARCHITECTURES, make_tiny_model
+from tests.mlx_backend.tiny_models import ARCHITECTURES, make_tiny_model, quantise
 
 MakeExecutor = Callable[[Path], Executor]
 
@@ -25,7 +23,7 @@ def _mlx(arch: str) -> MakeExecutor:
 def _quantised(directory: Path) -> Executor:
     """With its weights in 4 bits, as on a GPU; `load_model` would make floats of them here."""
     loaded = load_model(make_tiny_model(directory / "llama-4bit", "llama", intermediate_size=64))
-    nn.quantize(loaded.model, group_size=32, bits=4)
+    quantise(loaded.model)
     return MlxExecutor(loaded)
 
 

@@ -19,6 +19,9 @@ class Watched(SimExecutor):
         self.calls.append("launch")
         return super().launch(decode, prefill)
 
+    def launch_rest(self, ticket: object) -> None:
+        self.calls.append("launch rest")
+
     def wait_nearly(self, ticket: object) -> None:
         self.calls.append("wait nearly")
 
@@ -47,21 +50,21 @@ def test_a_step_that_reads_is_nearly_over_when_the_next_is_planned() -> None:
     pipe, calls = pipeline()
     assert steps(pipe, StepPlan(1, 1, decode=("a",), prefill=chunk())) == []
     assert steps(pipe, StepPlan(2, 1, decode=("a",), prefill=chunk())) == [1]
-    assert calls == ["launch", "wait nearly", "launch", "wait", "wait nearly"]
+    assert calls == ["launch", "launch rest", "wait nearly", "launch", "wait", "launch rest", "wait nearly"]
 
 
 def test_a_step_that_only_writes_stays_queued_until_the_next_is_launched() -> None:
     pipe, calls = pipeline()
     assert steps(pipe, StepPlan(1, 1, decode=("a",))) == []
     assert steps(pipe, StepPlan(2, 1, decode=("a",))) == [1]
-    assert calls == ["launch", "launch", "wait"]
+    assert calls == ["launch", "launch rest", "launch", "wait", "launch rest"]
 
 
 def test_where_launches_block_nothing_finished_is_held_back() -> None:
     pipe, calls = pipeline(runs_ahead=False)
     assert steps(pipe, StepPlan(1, 1, decode=("a",))) == [1]
     assert steps(pipe, StepPlan(2, 1, decode=("a",), prefill=chunk())) == [2]
-    assert calls == ["launch", "wait", "launch", "wait"]
+    assert calls == ["launch", "launch rest", "wait", "launch", "launch rest", "wait"]
 
 
 def test_an_empty_plan_waits_for_what_is_left() -> None:

@@ -87,6 +87,8 @@ class FakeExecutor(Executor):
         completed = (chunk.request_id for chunk in prefill if chunk.completes_prompt)
         return tuple(self._next(request_id) for request_id in (*decode, *completed))
 
+    def launch_rest(self, ticket: tuple[int, ...]) -> None: ...
+
     def wait_nearly(self, ticket: tuple[int, ...]) -> None:
         self.wait(ticket)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import mlx_lm.utils
 from mlx.utils import tree_flatten
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -110,6 +111,11 @@ def make_tiny_model(directory: Path, arch: str = "llama", seed: int = 0, **overr
     _make_tokenizer().save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps(_tokenizer_config()))
     return directory
+
+
+def quantise(model: nn.Module) -> None:
+    """4-bit weights, in place; widths must be multiples of 32."""
+    nn.quantize(model, group_size=32, bits=4)
 
 
 def _save_weights(directory: Path, config: dict[str, Any], seed: int) -> None:
