@@ -41,7 +41,8 @@ class Work:
 
     def features(self) -> tuple[float, ...]:
         """The values above, in `CostModel`'s order of terms."""
-        # By hand, here and below: `dataclasses.astuple` takes a hundred times as long, and a paced plan asks for 64.
+        # By hand, as the coefficients below: `dataclasses.astuple` takes a hundred times as long, and a paced
+        # plan asks for 64 steps.
         return (
             self.num_chunks,
             self.prefill_tokens,
