@@ -24,9 +24,11 @@ from engine.server.stats import timings
 from engine.server.stream import Stream
 from engine.server.wire import (
     DEFAULT_MAX_TOKENS,
+    Body,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    Message,
     TokenizeRequest,
     read_body,
 )
@@ -35,6 +37,8 @@ from engine.server.wire import (
 _ENCODE_INLINE_CHARS = 4096
 # More than any token's average over a whole prompt, short of one that is nothing but blanks.
 _MAX_CHARS_PER_TOKEN = 64
+# About what a template writes around a message: ten thousand empty ones are a long text too.
+_TEMPLATE_CHARS = 16
 
 
 T = TypeVar("T")
@@ -64,14 +68,14 @@ class ModelRoutes:
 
     async def chat(self, request: Request) -> Response:
         """Writes the assistant's next message."""
-        body = await read_body(request, ChatRequest)
+        body = await self._read(request, ChatRequest)
         self._check_model(body.model)
-        prompt, boundaries = await self._encode_messages(body.plain_messages())
+        prompt, boundaries = await self._encode_messages(body.messages)
         return await self._answer(request, body, prompt, boundaries, body.limit, ChatShape(), "messages")
 
     async def complete(self, request: Request) -> Response:
         """Continues a text."""
-        body = await read_body(request, CompletionRequest)
+        body = await self._read(request, CompletionRequest)
         self._check_model(body.model)
         prompt = await self._encode(body.prompt) if isinstance(body.prompt, str) else self._known(body.prompt)
         ends = (len(prompt),)
@@ -79,12 +83,12 @@ class ModelRoutes:
 
     async def tokenize(self, request: Request) -> JSONResponse:
         """Counts the tokens of a prompt or a conversation."""
-        body = await read_body(request, TokenizeRequest)
+        body = await self._read(request, TokenizeRequest)
         self._check_model(body.model)
         if body.prompt is not None:
             ids = await self._encode(body.prompt)
         else:
-            ids, _ = await self._encode_messages([m.to_mapping() for m in body.messages or ()])
+            ids, _ = await self._encode_messages(body.messages or ())
         answer: dict[str, Any] = {"count": len(ids), "max_model_len": self._loaded().context_tokens}
         return JSONResponse(answer | ({"tokens": ids} if body.return_ids else {}))
 
@@ -106,6 +110,9 @@ class ModelRoutes:
             "owned_by": "evenflow",
             "max_model_len": self._loaded().context_tokens,
         }
+
+    async def _read(self, request: Request, kind: type[Body]) -> Body:
+        return await read_body(request, kind, self._loaded().context_tokens)
 
     def _loaded(self) -> ModelInfo:
         if self._service.model is None:
@@ -137,17 +144,18 @@ class ModelRoutes:
             message = f"{num_chars} characters do not fit the model's context of {context} tokens"
             raise ApiError(400, message, param=field, code="context_length_exceeded")
 
-    async def _encode_messages(self, messages: list[dict[str, str]]) -> _Encoded:
-        size = sum(len(message["content"]) for message in messages)
+    async def _encode_messages(self, messages: Sequence[Message]) -> _Encoded:
+        size = sum(message.num_chars + _TEMPLATE_CHARS for message in messages)
         self._check_size(size, "messages")
         try:
             return await _run(self._encode_parts, messages, size)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages", code="invalid_value") from None
 
-    def _encode_parts(self, messages: list[dict[str, str]]) -> _Encoded:
-        tokens = self._service.tokenizer.encode_chat(messages)
-        return tokens, self._service.tokenizer.boundaries(messages, tokens)
+    def _encode_parts(self, messages: Sequence[Message]) -> _Encoded:
+        plain = [message.to_mapping() for message in messages]
+        tokens = self._service.tokenizer.encode_chat(plain)
+        return tokens, self._service.tokenizer.boundaries(plain, tokens)
 
     async def _answer(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -11,6 +12,12 @@ from engine.core.request import SamplingParams
 from engine.server.errors import ApiError, validation_error
 
 MAX_BODY_BYTES = 16 << 20
+# What a body may grow to at least, and for each token of the model's context: more than a prompt that fits
+# has need of, even with every character escaped.
+_LEAST_BODY_BYTES, _BODY_BYTES_PER_TOKEN = 1 << 20, 32
+# Parsing this much takes about a millisecond; more would hold up every stream.
+_PARSE_INLINE_BYTES = 1 << 16
+_MAX_STOPS, _MAX_STOP_CHARS = 16, 1024
 # What an answer may grow to when the caller names no limit: KV for it is promised at the door, so a
 # generous default would turn others away.
 DEFAULT_MAX_TOKENS = 1024
@@ -75,6 +82,13 @@ class Message(BaseModel):
             raise ValueError("should be a string or a list of text parts")
         return content
 
+    @property
+    def num_chars(self) -> int:
+        """Of role and text."""
+        content = self.content or ""
+        parts = [content] if isinstance(content, str) else [part.text for part in content]
+        return len(self.role) + sum(map(len, parts))
+
     def to_mapping(self) -> dict[str, str]:
         """Role and plain text."""
         content = self.content or ""
@@ -125,8 +139,8 @@ class GenerationRequest(BaseModel):
             return None
         if not isinstance(listed, list) or not all(isinstance(s, str) and s for s in listed):
             raise ValueError("should be a non-empty string or a list of them")
-        if len(listed) > 16:
-            raise ValueError("should have at most 16 strings")
+        if len(listed) > _MAX_STOPS or max(map(len, listed), default=0) > _MAX_STOP_CHARS:
+            raise ValueError(f"should have at most {_MAX_STOPS} strings of {_MAX_STOP_CHARS} characters")
         return listed
 
     @property
@@ -161,9 +175,6 @@ class ChatRequest(GenerationRequest):
     @property
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
-
-    def plain_messages(self) -> list[dict[str, str]]:
-        return [message.to_mapping() for message in self.messages]
 
 
 class CompletionRequest(GenerationRequest):
@@ -217,9 +228,16 @@ async def read_bounded(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     return bytes(body)
 
 
-async def read_body(request: Request, kind: type[Body]) -> Body:
+async def read_body(request: Request, kind: type[Body], context_tokens: int) -> Body:
     """The parsed body, whatever content type it claims. Raises: ApiError: 400 or 413."""
-    body = await read_bounded(request)
+    most = max(_LEAST_BODY_BYTES, context_tokens * _BODY_BYTES_PER_TOKEN)
+    body = await read_bounded(request, min(MAX_BODY_BYTES, most))
+    if len(body) <= _PARSE_INLINE_BYTES:
+        return _parse(body, kind)
+    return await asyncio.to_thread(_parse, body, kind)
+
+
+def _parse(body: bytes, kind: type[Body]) -> Body:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

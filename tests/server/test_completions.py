@@ -165,6 +165,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (chat(top_p=0), "top_p"),
     (chat(stream="yes"), "stream"),
     (chat(stop=[""]), "stop"),
+    (chat(stop=["a" * 1025]), "stop"),
     (chat(n=2), "n"),
     (chat(tools=[{"type": "function"}]), "tools"),
     (chat(logprobs=True), "logprobs"),
