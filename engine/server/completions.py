@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
@@ -42,7 +42,13 @@ _TEMPLATE_CHARS = 16
 
 
 T = TypeVar("T")
-_Encoded = tuple[list[int], tuple[int, ...]]  # token ids, and where messages end among them
+
+
+class Prompt(NamedTuple):
+    """Token ids, and where messages end among them."""
+
+    tokens: list[int]
+    boundaries: tuple[int, ...]
 
 
 class ModelRoutes:
@@ -70,16 +76,15 @@ class ModelRoutes:
         """Writes the assistant's next message."""
         body = await self._read(request, ChatRequest)
         self._check_model(body.model)
-        prompt, boundaries = await self._encode_messages(body.messages)
-        return await self._answer(request, body, prompt, boundaries, body.limit, ChatShape(), "messages")
+        prompt = await self._encode_messages(body.messages)
+        return await self._answer(request, body, prompt, ChatShape())
 
     async def complete(self, request: Request) -> Response:
         """Continues a text."""
         body = await self._read(request, CompletionRequest)
         self._check_model(body.model)
-        prompt = await self._encode(body.prompt) if isinstance(body.prompt, str) else self._known(body.prompt)
-        ends = (len(prompt),)
-        return await self._answer(request, body, prompt, ends, body.limit, Shape(), "prompt")
+        tokens = await self._encode(body.prompt) if isinstance(body.prompt, str) else self._known(body.prompt)
+        return await self._answer(request, body, Prompt(tokens, (len(tokens),)), Shape())
 
     async def tokenize(self, request: Request) -> JSONResponse:
         """Counts the tokens of a prompt or a conversation."""
@@ -88,7 +93,7 @@ class ModelRoutes:
         if body.prompt is not None:
             ids = await self._encode(body.prompt)
         else:
-            ids, _ = await self._encode_messages(body.messages or ())
+            ids = (await self._encode_messages(body.messages or ())).tokens
         answer: dict[str, Any] = {"count": len(ids), "max_model_len": self._loaded().context_tokens}
         return JSONResponse(answer | ({"tokens": ids} if body.return_ids else {}))
 
@@ -144,7 +149,7 @@ class ModelRoutes:
             message = f"{num_chars} characters do not fit the model's context of {context} tokens"
             raise ApiError(400, message, param=field, code="context_length_exceeded")
 
-    async def _encode_messages(self, messages: Sequence[Message]) -> _Encoded:
+    async def _encode_messages(self, messages: Sequence[Message]) -> Prompt:
         size = sum(message.num_chars + _TEMPLATE_CHARS for message in messages)
         self._check_size(size, "messages")
         try:
@@ -152,55 +157,42 @@ class ModelRoutes:
         except ValueError as error:
             raise ApiError(400, str(error), param="messages", code="invalid_value") from None
 
-    def _encode_parts(self, messages: Sequence[Message]) -> _Encoded:
+    def _encode_parts(self, messages: Sequence[Message]) -> Prompt:
         plain = [message.to_mapping() for message in messages]
         tokens = self._service.tokenizer.encode_chat(plain)
-        return tokens, self._service.tokenizer.boundaries(plain, tokens)
+        return Prompt(tokens, self._service.tokenizer.boundaries(plain, tokens))
 
     async def _answer(
-        self,
-        request: Request,
-        body: GenerationRequest,
-        prompt: list[int],
-        boundaries: tuple[int, ...],
-        limit: int | None,
-        shape: Shape,
-        prompt_field: str,
+        self, request: Request, body: GenerationRequest, prompt: Prompt, shape: Shape
     ) -> Response:
-        if not prompt:
-            raise ApiError(400, f"{prompt_field}: has no tokens", param=prompt_field, code="invalid_value")
+        if not prompt.tokens:
+            field = shape.prompt_field
+            raise ApiError(400, f"{field}: has no tokens", param=field, code="invalid_value")
         request_id = f"{shape.id_prefix}-{uuid.uuid4().hex}"
         headers = identify(request, request_id)
-        wanted = self._core_request(request_id, body, prompt, boundaries, limit)
+        wanted = self._core_request(request_id, body, prompt)
         caller = Caller(body.user, request.headers.get("x-session-id"), body.stream)
         # Refused here, before any byte of a response; nothing is awaited until somebody owns the stream.
         stream = self._service.open(wanted, body.stops, caller)
         if body.stream:
             stream.shows_every_token = body.options.counts_tokens
             name = self._service.served_name
-            renderer = EventRenderer(shape, request_id, name, len(prompt), body.options)
+            renderer = EventRenderer(shape, request_id, name, len(prompt.tokens), body.options)
             return EventStream(stream, renderer, self._service.leave, headers, self._keep_alive_s)
         return await self._whole(request, stream, body, shape, headers)
 
-    def _core_request(
-        self,
-        request_id: str,
-        body: GenerationRequest,
-        prompt: list[int],
-        boundaries: tuple[int, ...],
-        limit: int | None,
-    ) -> core.Request:
-        room = max(1, self._loaded().context_tokens - len(prompt))
+    def _core_request(self, request_id: str, body: GenerationRequest, prompt: Prompt) -> core.Request:
+        room = max(1, self._loaded().context_tokens - len(prompt.tokens))
         return core.Request(
             id=request_id,
-            prompt=prompt,
-            max_tokens=limit or min(room, DEFAULT_MAX_TOKENS),
+            prompt=prompt.tokens,
+            max_tokens=body.limit or min(room, DEFAULT_MAX_TOKENS),
             arrived_at_s=self._service.engine.clock(),
             stop_tokens=frozenset() if body.ignore_eos else self._service.tokenizer.eos_tokens,
             min_tokens=body.min_tokens,
             priority=body.priority,
             sampling=body.sampling(),
-            boundaries=boundaries,
+            boundaries=prompt.boundaries,
         )
 
     async def _whole(

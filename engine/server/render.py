@@ -30,11 +30,12 @@ def failure(end: End) -> ApiError:
 
 
 class Shape:
-    """How one of the two APIs writes a choice."""
+    """How one of the two APIs names and writes things."""
 
     whole = "text_completion"
     piece = "text_completion"
     id_prefix = "cmpl"
+    prompt_field = "prompt"
 
     def choice(self, text: str, reason: str) -> dict[str, Any]:
         return {"index": 0, "text": text, "finish_reason": reason, "logprobs": None}
@@ -53,6 +54,7 @@ class ChatShape(Shape):
     whole = "chat.completion"
     piece = "chat.completion.chunk"
     id_prefix = "chatcmpl"
+    prompt_field = "messages"
 
     def choice(self, text: str, reason: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": text}

@@ -144,6 +144,10 @@ class GenerationRequest(BaseModel):
         return listed
 
     @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
     def stops(self) -> tuple[str, ...]:
         return tuple(self.stop or ())
 
@@ -192,10 +196,6 @@ class CompletionRequest(GenerationRequest):
         if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
             raise ValueError("should be a string, a list of one string, or a list of token ids")
         return prompt
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens
 
 
 class TokenizeRequest(BaseModel):
