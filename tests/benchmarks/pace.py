@@ -32,7 +32,7 @@ TOLERANCE = 1.1
 
 @dataclass(slots=True)
 class Round:
-    """Every prompt length once or more, beside streams.
+    """Every prompt length once, beside streams.
 
     Attributes:
         steps_s: durations of the steps that read while somebody streamed.
