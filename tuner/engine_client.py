@@ -16,6 +16,7 @@ from engine.core.events import StepRecord
 from engine.core.json_text import parse_json
 from engine.core.step_json import step_from_mapping
 from tuner.errors import EngineError, StaleConfigError
+from tuner.served_model import context_tokens_of
 
 _TIMEOUT_S = 30.0
 _POLL_S = 0.05
@@ -166,15 +167,20 @@ class EngineClient:
 
     def model(self) -> tuple[str, int | None]:
         """The served model's name, and its context in tokens if the engine says so. Raises: EngineError."""
+        entry = self.model_entry()
+        return str(entry["id"]), context_tokens_of(entry)
+
+    def model_entry(self) -> Mapping[str, Any]:
+        """The served model's entry in `GET /v1/models`. Raises: EngineError."""
         answer = self._send("GET", "/v1/models")
         self._check_key(answer)
         body = _json(answer)
         try:
-            entry = body["data"][0]
-            context = entry.get("context_tokens") or entry.get("max_model_len")
-            return str(entry["id"]), None if context is None else int(context)
-        except (TypeError, KeyError, IndexError, AttributeError):
+            entry: Mapping[str, Any] = body["data"][0]
+            entry["id"]
+        except (TypeError, KeyError, IndexError):
             raise EngineError(f"{self.url}/v1/models names no model") from None
+        return entry
 
     def ask(self, prompt: str, max_tokens: int) -> None:
         """Sends one prompt and waits for its whole answer. Raises: EngineError."""

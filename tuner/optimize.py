@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from engine.core.executor import ModelInfo
 from engine.core.slo import Slo
 from loadtests.errors import LoadTestError
 from loadtests.schedule import Schedule, Sizing
@@ -33,6 +32,7 @@ from tuner.preflight import (
 from tuner.report import Subject, to_json
 from tuner.runner import Runner
 from tuner.search_space import SearchSpace
+from tuner.served_model import model_info
 from tuner.serving import EngineChoice, serving
 from tuner.simulated import SimulatedEvaluator
 from tuner.sizing import Capacity, Probe
@@ -48,7 +48,6 @@ from tuner.traffic import Traffic
 _FLOOR_SHARE = 0.9
 _BUSY_LOAD = 0.75
 _BUSY_ERROR = 0.35
-_UNLIMITED_KV = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +215,7 @@ class _Session:
         longest = max(request.prompt_tokens for request in schedule_for(study.seed).requests)
         space = SearchSpace(base, study.slo_pause_s, longest - 1, traffic.num_streams)
         live = LiveEvaluator(server, schedule_for, slo, self._announcer.running)
-        kv = base.kv_budget_tokens or _UNLIMITED_KV
-        model = ModelInfo(study.model, capacity.context_tokens, kv)
+        model = model_info(server.client.model_entry(), capacity.context_tokens)
         simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo)
         runner = Runner(self._studies, study, live, self._announcer, simulator)
         plan = Plan(

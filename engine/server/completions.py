@@ -108,12 +108,16 @@ class ModelRoutes:
     # -- inside --------------------------------------------------------------------------------------
 
     def _describe(self) -> dict[str, Any]:
+        """OpenAI's object, and what a simulation of this server must know of its model."""
+        model = self._loaded()
+        own = ("kv_capacity_tokens", "kv_block_tokens", "one_pass", "batches")
         return {
             "id": self._service.served_name,
             "object": "model",
             "created": self._created,
             "owned_by": "evenflow",
-            "max_model_len": self._loaded().context_tokens,
+            "max_model_len": model.context_tokens,
+            "evenflow": {name: getattr(model, name) for name in own},
         }
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
