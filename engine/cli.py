@@ -182,14 +182,14 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
     import json
 
     from engine.core.cost_fit import fit_cost_model
-    from engine.core.errors import EvenflowError
+    from engine.core.errors import EvenflowError, reason
     from engine.core.step_json import read_steps
 
     try:
         with open(arguments.steps, encoding="utf-8") as lines:
             fit = fit_cost_model(list(read_steps(lines)))
     except (EvenflowError, OSError, UnicodeDecodeError) as error:
-        return _fail(f"{arguments.steps}: {error}")
+        return _fail(f"{arguments.steps}: {reason(error)}")
     print(json.dumps(dataclasses.asdict(fit), indent=1))
     return 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.core.config import SchedulerConfig, parse_config
-from engine.core.errors import ConfigError, EvenflowError
+from engine.core.errors import ConfigError, EvenflowError, reason
 from engine.core.json_text import parse_json
 
 _MAX_HISTORY = 500
@@ -202,7 +202,8 @@ class ConfigStore:
         except (OSError, ValueError, OverflowError, KeyError, TypeError, ConfigError) as error:
             copy = self._path.with_suffix(".corrupt.json")
             os.replace(self._path, copy)
-            warn(f"cannot read the config state {self._path} ({error}); kept as {copy.name}, starting anew")
+            problem = f"cannot read the config state {self._path} ({reason(error)})"
+            warn(f"{problem}; kept as {copy.name}, starting anew")
             return None
 
 
@@ -257,7 +258,7 @@ def read_config_file(path: Path) -> SchedulerConfig:
     try:
         values = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError([f"cannot read config {path}: {error}"]) from None
+        raise ConfigError([f"cannot read config {path}: {reason(error)}"]) from None
     if not isinstance(values, dict):
         raise ConfigError([f"config {path} must be a JSON object of knobs"])
     try:

@@ -17,6 +17,11 @@ class EvenflowError(Exception):
     """One line that says what is wrong and how to mend it."""
 
 
+def reason(error: Exception) -> str:
+    """What an error says, without the number and the path that the system's errors carry."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 class ConfigError(EvenflowError):
     """A proposed config was rejected whole; `problems` holds one line per knob at fault."""
 

@@ -54,4 +54,5 @@ def read_steps(lines: Iterable[str]) -> Iterator[StepRecord]:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(numbered) and not line.endswith("\n"):
                 return
-            raise TraceError(f"line {number} is not a step record: {error}") from error
+            problem = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise TraceError(f"line {number} is not a step record: {problem}") from error

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from engine.core.errors import EvenflowError
+from engine.core.errors import EvenflowError, reason
 from engine.core.keys import parse_keys
 from engine.server.errors import ApiError
 
@@ -24,7 +24,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
     try:
         keys = parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise EvenflowError(f"cannot read keys from {path}: {error}") from None
+        raise EvenflowError(f"cannot read keys from {path}: {reason(error)}") from None
     if not keys:
         raise EvenflowError(f"{path} holds no key; write one a line")
     return keys

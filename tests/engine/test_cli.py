@@ -121,6 +121,29 @@ def test_other_starts_that_fail_are_one_line_each(tmp_path: Path) -> None:
         assert (status, len(lines)) == (1, 1), (arguments, lines)
 
 
+@pytest.mark.parametrize("arguments", [["fit-cost"], ["chat", "--api-key-file"]])
+def test_a_missing_file_is_named_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str]
+) -> None:
+    missing = str(tmp_path / "none")
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, missing])
+    error = capsys.readouterr().err
+    assert error.count(missing) == 1
+    assert "No such file or directory" in error
+    assert "Errno" not in error
+
+
+def test_a_step_file_with_another_content_names_line_and_field(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    steps = tmp_path / "steps.jsonl"
+    steps.write_text('{"generation": 1}\n')
+    with pytest.raises(SystemExit):
+        cli.main(["fit-cost", str(steps)])
+    assert capsys.readouterr().err == f"engine: {steps}: line 1 is not a step record: it has no 'step'\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
