@@ -9,24 +9,18 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from tuner.arguments import Parser, command, count, duration, duration_or_zero, positive, speed
 from tuner.errors import EXIT_FAILED, EXIT_USAGE, Interrupted, TunerError, UsageError
+from tuner.trace_cli import add_trace
 
 if TYPE_CHECKING:
     from tuner.engine_client import Keys
 
 _URL = "http://127.0.0.1:8080"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,45 +55,40 @@ def _how_to_go_on(error: Interrupted) -> str:
 # -- arguments -------------------------------------------------------------------------------------------
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="tuner", description="Finds the config that keeps every stream moving.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+def _parser() -> Parser:
+    parser = Parser(prog="tuner", description="Finds the config that keeps every stream moving.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     _add_optimize(commands)
     _add_sweep(commands)
     _add_replay(commands)
+    add_trace(commands)
     _add_show(commands)
     _add_apply(commands)
     _add_rollback(commands)
-    selftest = _command(commands, "selftest", "check the load client against scripted streams", _selftest)
+    selftest = command(commands, "selftest", "check the load client against scripted streams", _selftest)
     selftest.add_argument("--json", action="store_true", help="one JSON object on stdout")
     return parser
 
 
-def _command(commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> _Parser:
-    parser: _Parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.set_defaults(run=run)
-    return parser
-
-
 def _add_optimize(commands: Any) -> None:
-    parser = _command(
+    parser = command(
         commands,
         "optimize",
         "find the shortest long TTFT at which no stream pauses longer than the SLO",
         _optimize,
     )
     add = parser.add_argument
-    add("--slo-pause", type=_duration, required=True, metavar="0.5s", help="longest pause of any stream")
+    add("--slo-pause", type=duration, required=True, metavar="0.5s", help="longest pause of any stream")
     add("--profile", default="ambush", metavar="NAME|FILE.yaml", help="traffic (default %(default)s)")
     add("--replay", metavar="TRACE", help="replay recorded traffic instead")
     _add_target(parser)
-    add("--trials", type=_positive, default=12, metavar="N", help="live search trials (default %(default)s)")
-    add("--budget", type=_duration, default=280.0, metavar="10m", help="time for everything (default 280s)")
+    add("--trials", type=positive, default=12, metavar="N", help="live search trials (default %(default)s)")
+    add("--budget", type=duration, default=280.0, metavar="10m", help="time for everything (default 280s)")
     add("--study", metavar="NAME", help="name of the study; goes on with it when it exists")
     add("--seed", type=int, default=1, metavar="N", help="of the traffic (default %(default)s)")
     add(
         "--simulate",
-        type=_count,
+        type=count,
         default=300,
         metavar="N",
         help="configs tried in the simulator (default 300)",
@@ -129,54 +118,54 @@ def _add_db(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sweep(commands: Any) -> None:
-    parser = _command(commands, "sweep", "TTFT, worst pause and overhead per chunk size", _sweep)
+    parser = command(commands, "sweep", "TTFT, worst pause and overhead per chunk size", _sweep)
     add = parser.add_argument
     add("--chunks", metavar="SIZES", default=None, help="default whole,2048,1024,512,256, scaled to the host")
     add(
         "--streams",
-        type=_positive,
+        type=positive,
         default=3,
         metavar="N",
         help="streams beside the prompt (default %(default)s)",
     )
-    add("--prompt-tokens", type=_positive, metavar="N", help="default: about three seconds of reading")
-    add("--repeats", type=_positive, default=1, metavar="N", help="runs per chunk size (default %(default)s)")
+    add("--prompt-tokens", type=positive, metavar="N", help="default: about three seconds of reading")
+    add("--repeats", type=positive, default=1, metavar="N", help="runs per chunk size (default %(default)s)")
     add("--seed", type=int, default=1, metavar="N", help="of the prompts (default %(default)s)")
     _add_target(parser)
     add("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _add_replay(commands: Any) -> None:
-    parser = _command(commands, "replay", "send recorded traffic to a server", _replay)
+    parser = command(commands, "replay", "send recorded traffic to a server", _replay)
     add = parser.add_argument
     add("trace", metavar="TRACE", help="a recorded trace, or one of the known public formats")
     add("--to", default=_URL, metavar="URL", help="the server (default %(default)s)")
-    add("--speed", type=_speed, default=1.0, metavar="X", help="2 sends everything in half the time")
-    add("--window", type=_duration, metavar="60s", help="only the trace's first so many seconds")
-    add("--slo-pause", type=_duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
+    add("--speed", type=speed, default=1.0, metavar="X", help="2 sends everything in half the time")
+    add("--window", type=duration, metavar="60s", help="only the trace's first so many seconds")
+    add("--slo-pause", type=duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
     add("--seed", type=int, default=1, metavar="N", help="of the prompts (default %(default)s)")
     _add_keys(parser)
     add("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _add_show(commands: Any) -> None:
-    parser = _command(commands, "show", "list studies, or one study's trials and winner", _show)
+    parser = command(commands, "show", "list studies, or one study's trials and winner", _show)
     parser.add_argument("study", nargs="?", metavar="STUDY")
     _add_db(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _add_apply(commands: Any) -> None:
-    parser = _command(
+    parser = command(
         commands, "apply", "put a study's winner on a server, watch it, keep it or take it back", _apply
     )
     add = parser.add_argument
     add("study", nargs="?", metavar="STUDY", help="default: the one worked on last")
-    add("--trial", type=_count, metavar="N", help="this trial's config instead of the winner's")
+    add("--trial", type=count, metavar="N", help="this trial's config instead of the winner's")
     add("--to", required=True, metavar="URL", help=f"the server, as in {_URL}")
     add(
         "--watch",
-        type=_duration_or_zero,
+        type=duration_or_zero,
         default=60.0,
         metavar="60s",
         help="how long to watch (default 60s; 0 not)",
@@ -187,46 +176,10 @@ def _add_apply(commands: Any) -> None:
 
 
 def _add_rollback(commands: Any) -> None:
-    parser = _command(commands, "rollback", "put the config back that a server had kept before", _rollback)
+    parser = command(commands, "rollback", "put the config back that a server had kept before", _rollback)
     parser.add_argument("--to", required=True, metavar="URL", help=f"the server, as in {_URL}")
     _add_keys(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-
-
-def _duration(text: str) -> float:
-    from engine.core.slo import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _duration_or_zero(text: str) -> float:
-    return 0.0 if text.strip() in ("0", "0s") else _duration(text)
-
-
-def _speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not 0.001 <= speed <= 1000.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a factor from 0.001 to 1000")
-    return speed
-
-
-def _positive(text: str) -> int:
-    number = _count(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
-    return int(text)
 
 
 # -- commands --------------------------------------------------------------------------------------------

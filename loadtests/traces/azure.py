@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
+from engine.core.errors import TraceError
 from engine.core.trace import TraceHeader, TraceRow
 from loadtests.traces.fixes import Notes
-from loadtests.traces.reading import Reading
+from loadtests.traces.reading import Reading, wall_clock
 from loadtests.traces.source import Source
 
 NAME = "azure"
@@ -21,7 +22,7 @@ CARRIES = frozenset({"t", "prompt_tokens", "output_tokens"})
 HEADER_CARRIES = frozenset({"t0"})
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _SEVENTH = re.compile(r"(\.\d{6})(\d)\d*")
-_UNKNOWN_T0 = "2000-01-01T00:00:00+00:00"
+_UNKNOWN_T0 = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def recognises(head: str) -> bool:
@@ -72,11 +73,16 @@ def _stamp(source: Source, number: int, text: str) -> tuple[datetime, float]:
 
 def write(rows: Iterable[TraceRow], header: TraceHeader, notes: Notes) -> Iterator[str]:
     """The file's lines, without line breaks."""
-    if not header.t0:
-        notes.say(f"no t0 in the header: stamps count from {_UNKNOWN_T0}")
-    start = datetime.fromisoformat(header.t0 or _UNKNOWN_T0)
+    start = wall_clock(header.t0)
+    if start is None:
+        start = _UNKNOWN_T0
+        notes.say(f"the header's t0 is no instant: stamps count from {start:%Y-%m-%d}")
     yield ",".join(_COLUMNS)
     for row in rows:
-        stamp = start + timedelta(seconds=row.t)
-        text = stamp.isoformat(" ", timespec="microseconds")
-        yield f"{text},{row.prompt_tokens},{row.output_tokens}"
+        try:
+            stamp = (start + timedelta(seconds=row.t)).isoformat(" ", timespec="microseconds")
+        except OverflowError:
+            raise TraceError(
+                f"request {row.id}: t is {row.t:g} s, beyond all dates azure can write"
+            ) from None
+        yield f"{stamp},{row.prompt_tokens},{row.output_tokens}"

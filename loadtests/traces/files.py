@@ -93,6 +93,19 @@ def open_trace(path: Path | str, reading: Reading | None = None) -> Trace:
     raise TraceError(f"{path}, line 1: no known trace format ({known})")
 
 
+def find_exporter(format_name: str) -> Exporter:
+    """The format of that name.
+
+    Raises:
+        TraceError: there is none that can be written.
+    """
+    name = _OTHER_NAMES.get(format_name, format_name)
+    for exporter in _EXPORTERS:
+        if name == exporter.NAME:
+            return exporter
+    raise TraceError(f"no format {format_name!r} to write; known are {', '.join(FORMATS_WRITTEN)}")
+
+
 def write_trace(
     path: Path,
     format_name: str,
@@ -114,7 +127,7 @@ def write_trace(
     """
     if path.exists() and not force:
         raise TraceError(f"{path} is there already; --force replaces it")
-    exporter = _exporter(format_name)
+    exporter = find_exporter(format_name)
     lines = exporter.write(_noting_losses(rows, header, exporter, notes), header, notes)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -125,14 +138,6 @@ def write_trace(
         raise TraceError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
         part.unlink(missing_ok=True)
-
-
-def _exporter(format_name: str) -> Exporter:
-    name = _OTHER_NAMES.get(format_name, format_name)
-    for exporter in _EXPORTERS:
-        if name == exporter.NAME:
-            return exporter
-    raise TraceError(f"no format {format_name!r} to write; known are {', '.join(FORMATS_WRITTEN)}")
 
 
 def _noting_losses(

@@ -25,6 +25,7 @@ _COARSE_SHARE = 0.9
 _MIXED_SHARE = 0.002  # of neighbours a thousandfold apart; shuffled stamps make about 0.0001
 _MS_PER_S = 1000.0
 _FAR_S = 30.0
+_DIGITS = 9  # of computed times: what lies beyond is the arithmetic's
 
 Rows = Iterable[TraceRow]
 
@@ -43,6 +44,11 @@ class Notes:
     def say(self, line: str) -> None:
         """A line that counts nothing."""
         self._counts[line] = 0
+
+    def add(self, other: Notes) -> None:
+        """Takes over all of another's."""
+        for what, number in other._counts.items():
+            self._counts[what] = self._counts.get(what, 0) + number
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -204,7 +210,8 @@ def retime(
             think_s = None if think_s is None else min(think_s, max_idle_s)
         now_s += gap_s
         before_s = row.t
-        yield replace(row, t=now_s / speed, think_s=None if think_s is None else think_s / speed)
+        think_s = None if think_s is None else round(think_s / speed, _DIGITS)
+        yield replace(row, t=round(now_s / speed, _DIGITS), think_s=think_s)
 
 
 def unique_ids(rows: Rows, notes: Notes) -> Iterator[TraceRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -51,6 +52,15 @@ def session_starts(reading: Reading, notes: Notes, what: str) -> Iterator[float]
         notes.count(f"{what}: placed {how}")
         yield at_s
         at_s += rng.expovariate(rate / 60.0) if rate else 0.0
+
+
+def wall_clock(text: str) -> datetime | None:
+    """A header's `t0`; in UTC where it names no zone, None where it is no instant."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def interleave(sessions: Iterable[tuple[float, Iterable[TraceRow]]]) -> Iterator[TraceRow]:
