@@ -59,6 +59,13 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     add("--config", type=Path, metavar="FILE.json", help="the knobs to start with")
     add("--state-dir", type=Path, metavar="DIR", help="keeps config, history and learned costs over restarts")
     add("--record", type=Path, metavar="TRACE.jsonl", help="record the traffic: lengths and hashes, no text")
+    add(
+        "--record-max-bytes",
+        type=_size,
+        default=256 << 20,
+        metavar="N",
+        help="the recording goes on in TRACE.part-2.jsonl then (default %(default)s; 0: never)",
+    )
     add("--steps", type=Path, metavar="STEPS.jsonl", help="record every step")
     add("--api-key-file", type=Path, metavar="F", help="keys that /v1 and /tokenize want, one a line")
     add("--admin-key-file", type=Path, metavar="F", help="keys that /admin wants; loopback only without")
@@ -88,6 +95,12 @@ def _number(text: str) -> float:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(text)
 
 
@@ -164,12 +177,19 @@ def _backend(arguments: argparse.Namespace) -> Backend:
 
 
 def _open_recorders(arguments: argparse.Namespace, backend: Backend, closing: ExitStack) -> list[Witness]:
-    from engine.recorder import StepRecorder, TraceRecorder
+    from engine.recording.steps import StepRecorder
+    from engine.recording.traffic import TrafficRecorder
 
-    recorders: list[TraceRecorder | StepRecorder] = []
+    recorders: list[TrafficRecorder | StepRecorder] = []
     if arguments.record:
-        # Asked for later: the tokenizer is there once the model is loaded.
-        recorders.append(TraceRecorder(arguments.record, lambda: backend.tokenizer.fingerprint))
+        recorders.append(
+            TrafficRecorder(
+                arguments.record,
+                # Asked later: the tokenizer is there once the model is loaded.
+                lambda: backend.tokenizer.fingerprint,
+                max_bytes=arguments.record_max_bytes,
+            )
+        )
     if arguments.steps:
         recorders.append(StepRecorder(arguments.steps))
     for recorder in recorders:

@@ -26,7 +26,8 @@ class TraceHeader:
     Attributes:
         t0: wall-clock instant of the rows' `t` = 0, ISO 8601 in UTC.
         tokenizer: sha256 of the tokenizer.json that counted the tokens.
-        block: tokens per prefix block; 0 when rows carry no `prefix`.
+        block: tokens per prefix block; 0 when rows carry no `prefix`, or one of text.
+        text_block: characters per prefix block, where nobody counted the tokens of a part of a prompt.
         salt_id: names the salt of the block hashes: hashes compare only under the same one.
         redaction: "lengths+hashes", or "text" when prompts were recorded.
     """
@@ -34,6 +35,7 @@ class TraceHeader:
     t0: str = ""
     tokenizer: str = ""
     block: int = 0
+    text_block: int | None = None
     salt_id: str = ""
     source: str = ""
     redaction: str = "lengths+hashes"
@@ -63,6 +65,7 @@ class TraceRow:
         cached: prompt tokens that a prefix cache held.
         prefix: hashes of the prompt's blocks from the front; the last block may be partial.
         cancel_s: the client left this long after sending.
+        estimated: those of `in` and `out` that nobody counted.
     """
 
     id: str
@@ -81,6 +84,7 @@ class TraceRow:
     priority: int | None = None
     cancel_s: float | None = None
     orig: TraceOriginal | None = None
+    estimated: tuple[str, ...] = ()
 
 
 def format_header(header: TraceHeader) -> str:
@@ -116,13 +120,13 @@ def is_header(line: str) -> bool:
     return isinstance(values, dict) and values.get("kind") == "header"
 
 
-def parse_header(line: str, source: str = "trace") -> TraceHeader:
-    """The header in a trace's first line. Fields of later minor additions are ignored.
+def parse_header(line: str, source: str = "trace", number: int = 1) -> TraceHeader:
+    """The header in a trace's line, the first one as a rule. Fields of later minor additions are ignored.
 
     Raises:
         TraceError: not a header, or of another version; names `source`, line and field.
     """
-    values = _Row(line, source, 1)
+    values = _Row(line, source, number)
     if values.raw.get("kind") != "header":
         values.fail("kind", '"header" in the first line')
     if values.raw.get("v") != VERSION:
@@ -131,6 +135,7 @@ def parse_header(line: str, source: str = "trace") -> TraceHeader:
         t0=values.text("t0") or "",
         tokenizer=values.text("tokenizer") or "",
         block=values.whole("block") or 0,
+        text_block=values.whole("text_block"),
         salt_id=values.text("salt_id") or "",
         source=values.text("source") or "",
         redaction=values.text("redaction") or "lengths+hashes",
@@ -162,7 +167,27 @@ def parse_row(line: str, source: str = "trace", number: int = 0) -> TraceRow:
         priority=values.whole("priority", minimum=None),
         cancel_s=values.seconds("cancel_s"),
         orig=values.original("orig"),
+        estimated=values.texts("estimated"),
     )
+
+
+def parse_rows(
+    numbered: Iterable[tuple[int, str]], header: TraceHeader, source: str = "trace"
+) -> Iterator[TraceRow]:
+    """The requests in the numbered lines after the header. They come in the order of their ends: sort them
+    by `t` for that of their arrivals. Headers of further parts of the same recording may lie between them,
+    as in parts that were put together.
+
+    Raises:
+        TraceError: as `parse_row`, or where another recording begins.
+    """
+    for number, line in numbered:
+        if '"kind"' not in line or not is_header(line):
+            yield parse_row(line, source, number)
+        elif parse_header(line, source, number) != header:
+            raise TraceError(
+                f"{source}, line {number}: another recording begins here; keep it in its own file"
+            )
 
 
 def read_trace(lines: Iterable[str], source: str = "trace") -> tuple[TraceHeader, Iterator[TraceRow]]:
@@ -175,7 +200,8 @@ def read_trace(lines: Iterable[str], source: str = "trace") -> tuple[TraceHeader
     _, first = next(numbered, (1, ""))
     if not first:
         raise TraceError(f"{source}: the file is empty; a trace starts with a header line")
-    return parse_header(first, source), (parse_row(line, source, number) for number, line in numbered)
+    header = parse_header(first, source)
+    return header, parse_rows(numbered, header, source)
 
 
 class _Row:

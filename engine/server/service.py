@@ -74,7 +74,7 @@ class Witness(Protocol):
 
     def on_end(self, request: Request, caller: Caller, ended: EndedRequest) -> None: ...
 
-    def on_refused(self, request: Request, caller: Caller, status: int) -> None: ...
+    def on_refused(self, request: Request, caller: Caller, status: int, generation: int) -> None: ...
 
 
 class Service:
@@ -187,7 +187,7 @@ class Service:
         self.metrics.on_refusal(code)
         self.refused.add(Refusal(self.engine.clock(), code, self.generation))
         for witness in self._witnesses:
-            witness.on_refused(request, caller, error.status)
+            witness.on_refused(request, caller, error.status, self.generation)
         return error
 
     # -- notices -------------------------------------------------------------------------------------

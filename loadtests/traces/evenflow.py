@@ -13,7 +13,7 @@ from engine.core.trace import (
     format_row,
     is_header,
     parse_header,
-    parse_row,
+    parse_rows,
 )
 from loadtests.traces.fixes import Notes
 from loadtests.traces.reading import Reading
@@ -40,7 +40,7 @@ def read(source: Source, reading: Reading, notes: Notes) -> tuple[TraceHeader, I
     lines = source.lines()
     _, first = next(lines)
     header = parse_header(first, source.name)
-    return header, (parse_row(text, source.name, number) for number, text in lines)
+    return header, parse_rows(lines, header, source.name)
 
 
 def write(rows: Iterable[TraceRow], header: TraceHeader, notes: Notes) -> Iterator[str]:

@@ -33,6 +33,7 @@ _rows = st.builds(
     prefix=st.lists(_text, max_size=4).map(tuple),
     stream=st.none() | st.booleans(),
     priority=st.none() | st.integers(-9, 9),
+    estimated=st.sampled_from([(), ("in",), ("in", "out")]),
     orig=st.none() | st.builds(TraceOriginal, status=st.just(200), ttft_s=st.none() | _seconds),
 )
 
@@ -43,7 +44,16 @@ def test_a_row_reads_back_as_written(row) -> None:
     assert back == row or (row.orig == TraceOriginal() and back.orig is None)
 
 
-@given(st.builds(TraceHeader, t0=_text, block=st.integers(0, 999), salt_id=_text, source=_text))
+@given(
+    st.builds(
+        TraceHeader,
+        t0=_text,
+        block=st.integers(0, 999),
+        text_block=st.none() | st.integers(1, 999),
+        salt_id=_text,
+        source=_text,
+    )
+)
 def test_a_header_reads_back_as_written(header) -> None:
     line = format_header(header)
     assert is_header(line)
@@ -102,6 +112,16 @@ def test_rows_are_read_as_they_are_asked_for() -> None:
     assert header == TraceHeader()
     assert next(rows).id == "a"
     with pytest.raises(TraceError, match="x, line 4: not JSON"):
+        next(rows)
+
+
+def test_parts_of_one_recording_may_follow_one_another_and_no_other_may() -> None:
+    row = '{"id": "a", "t": 0, "in": 1, "out": 1}'
+    one, other = (format_header(TraceHeader(t0="now", salt_id=salt)) for salt in ("s", "t"))
+    assert len(list(read_trace([one, row, one, row])[1])) == 2
+    rows = read_trace([one, row, other, row], "x")[1]
+    next(rows)
+    with pytest.raises(TraceError, match="x, line 3: another recording"):
         next(rows)
 
 

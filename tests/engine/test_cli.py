@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from engine import cli
+from loadtests.traces.files import open_trace
 from tests.engine.fakes import DEADLINE_S
 
 ENGINE = [sys.executable, "-c", "from engine.cli import main; main()"]
@@ -112,6 +114,7 @@ def test_other_starts_that_fail_are_one_line_each(tmp_path: Path) -> None:
         (*sim, "--config", str(tmp_path / "none.json")),
         (*sim, "--api-key-file", str(tmp_path / "none")),
         (*sim, "--record", str(config / "trace.jsonl")),
+        (*sim, "--steps", str(config / "steps.jsonl")),
         ("fit-cost", str(tmp_path / "none.jsonl")),
         ("fit-cost", str(binary)),
         ("chat", "--api-key-file", str(tmp_path / "none")),
@@ -152,6 +155,7 @@ def test_a_step_file_with_another_content_names_line_and_field(
         ["serve", "--port=-1"],
         ["serve", "--grace-s", "nan"],
         ["serve", "--grace-s=-1"],
+        ["serve", "--record-max-bytes", "1k"],
         ["chat", "--temperature", "inf"],
         ["chat", "--max-tokens", "0"],
     ],
@@ -192,3 +196,25 @@ def test_traffic_and_launches_are_recorded_to_files(tmp_path: Path) -> None:
     assert len(trace.read_text().splitlines()) == 11
     fit = subprocess.run([*ENGINE, "fit-cost", str(steps)], capture_output=True, text=True, check=True)
     assert json.loads(fit.stdout)["costs"]["prefill_token_s"] > 0
+
+
+def test_a_killed_server_has_lost_a_second_of_its_recording_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    process = start("--record", str(path), "--record-max-bytes", "4000")
+    url = str(announcement(process)["url"])
+    answered_s: dict[str, float] = {}
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < 2.5:
+        body = {"prompt": "word " * 200, "max_tokens": 2}
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=DEADLINE_S).json()
+        answered_s[answer["id"]] = time.monotonic()
+    killed_s = time.monotonic()
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    parts = [path, *tmp_path.glob("trace.part-*.jsonl")]
+    assert len(parts) > 1
+    written = {row.id for part in parts for row in open_trace(part).rows}
+    assert written <= set(answered_s)
+    must_be = {request_id for request_id, at_s in answered_s.items() if at_s <= killed_s - 1.0}
+    assert must_be
+    assert must_be <= written

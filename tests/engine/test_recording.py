@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,19 @@ from engine.core.request import Request
 from engine.core.step_json import read_steps
 from engine.core.timeline import Timeline
 from engine.core.trace import read_trace
-from engine.recorder import LineWriter, RecordError, StepRecorder, TraceRecorder, prefix_hashes
+from engine.recording.lines import LineWriter, RecordError
+from engine.recording.steps import StepRecorder
+from engine.recording.traffic import TrafficRecorder, gently
 from engine.server.service import Caller
 from engine.server.stats import EndedRequest
+from loadtests.traces.files import open_trace
 from tests.engine.fakes import DEADLINE_S
 
 RECORD = StepRecord(3, 1, 2.5, 0.5, Work(1, 8, 32.0), (PrefillChunk("a", 0, 8, True),), 1, 0)
 
 
-def request(name: str, prompt: list[int], at_s: float = 0.0) -> Request:
-    return Request(id=name, prompt=prompt, max_tokens=9, arrived_at_s=at_s)
+def request(name: str, prompt: list[int], at_s: float = 0.0, boundaries: tuple[int, ...] = ()) -> Request:
+    return Request(id=name, prompt=prompt, max_tokens=9, arrived_at_s=at_s, boundaries=boundaries)
 
 
 def ended(wanted: Request, outcome: str = "completed", ended_at_s: float = 5.0) -> EndedRequest:
@@ -35,7 +40,7 @@ def ended(wanted: Request, outcome: str = "completed", ended_at_s: float = 5.0) 
 
 def test_a_trace_row_holds_lengths_hashes_and_what_became_of_it(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    recorder = TraceRecorder(path, clock=lambda: 10.0, tokenizer=lambda: "abc")
+    recorder = TrafficRecorder(path, clock=lambda: 10.0, tokenizer=lambda: "abc")
     wanted = request("r1", list(range(100)), at_s=12.0)
     recorder.on_end(wanted, Caller("ada", None, True), ended(wanted, ended_at_s=15.0))
     recorder.close()
@@ -52,38 +57,98 @@ def test_a_trace_row_holds_lengths_hashes_and_what_became_of_it(tmp_path: Path) 
 
 def test_a_client_that_left_and_one_that_was_refused_are_rows_too(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    recorder = TraceRecorder(path, clock=lambda: 0.0)
+    recorder = TrafficRecorder(path, clock=lambda: 0.0)
     left, refused = request("r1", [1], at_s=1.0), request("r2", [1], at_s=2.0)
     recorder.on_end(left, Caller(), ended(left, "aborted", 4.0))
-    recorder.on_refused(refused, Caller(), 429)
-    recorder.on_refused(refused, Caller(), 503)
+    recorder.on_refused(refused, Caller(), 429, 3)
+    recorder.on_refused(refused, Caller(), 503, 3)
     recorder.close()
     first, second = read_trace(path.read_text().splitlines())[1]
     assert first.cancel_s == 3.0
     assert second.output_tokens == 0
     assert second.orig
-    assert second.orig.status == 429
+    assert (second.orig.status, second.orig.config) == (429, 3)
 
 
 def test_turns_of_a_session_follow_one_another(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    recorder = TraceRecorder(path, clock=lambda: 0.0)
-    for name, at_s, ended_at_s in (("r1", 1.0, 3.0), ("r2", 7.0, 8.0), ("r3", 7.5, 9.0)):
+    recorder = TrafficRecorder(path, clock=lambda: 0.0)
+    for name, user, at_s, ended_at_s in (
+        ("r1", "ada", 1.0, 3.0),
+        ("r2", "ada", 7.0, 8.0),
+        ("r3", "bob", 9.0, 9.5),
+    ):
         turn = request(name, [1], at_s)
-        recorder.on_end(turn, Caller(session="s"), ended(turn, ended_at_s=ended_at_s))
+        recorder.on_end(turn, Caller(user, "s"), ended(turn, ended_at_s=ended_at_s))
+    recorder.on_refused(request("r4", [1], 10.0), Caller("ada", "s"), 429, 3)
     recorder.close()
-    first, second, third = read_trace(path.read_text().splitlines())[1]
+    first, second, third, refused = read_trace(path.read_text().splitlines())[1]
     assert (first.turn, first.after) == (1, None)
     assert (second.turn, second.after, second.think_s) == (2, "r1", 4.0)
-    assert (third.turn, third.after) == (3, None)
-    assert first.session == second.session != "s"
+    assert (third.turn, third.after) == (1, None)
+    assert (refused.turn, refused.after) == (None, None)
+    assert first.session == second.session == refused.session != third.session
+    assert first.session != "s"
 
 
-def test_equal_prefixes_hash_equal_under_one_salt_only() -> None:
-    one, other = list(range(200)), [*range(128), 9, 9, 9]
-    assert prefix_hashes(one, b"salt")[:2] == prefix_hashes(other, b"salt")[:2]
-    assert prefix_hashes(one, b"salt")[2] != prefix_hashes(other, b"salt")[2]
-    assert not set(prefix_hashes(one, b"salt")) & set(prefix_hashes(one, b"other"))
+@pytest.mark.parametrize(
+    ("length", "boundaries", "is_followed"),
+    [
+        (40, (20, 37), True),  # messages, then a cue that later turns lack
+        (40, (), False),  # a prompt of no messages, and as short as many
+        (100, (100,), False),  # its last tokens are no cue, but part of it
+        (100, (20,), False),  # of a template that lets no message end: not the system prompt alone
+        (100, (97,), True),
+    ],
+)
+def test_a_conversation_is_told_from_its_prompts(
+    tmp_path: Path, length: int, boundaries: tuple[int, ...], is_followed: bool
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    recorder = TrafficRecorder(path, clock=lambda: 0.0)
+    said = list(range(length - 3))
+    first = request("r1", [*said, 7, 7, 7], 1.0, boundaries)
+    later = request("r2", [*said, 8, 8, 8, 8, *range(90)], 7.0)
+    for turn in (first, later):
+        recorder.on_end(turn, Caller(), ended(turn, ended_at_s=turn.arrived_at_s + 2))
+    recorder.close()
+    one, two = read_trace(path.read_text().splitlines())[1]
+    assert (one.session, one.turn, one.after) == ("r1", 1, None)
+    assert (two.session, two.after, two.think_s) == (("r1", "r1", 4.0) if is_followed else ("r2", None, None))
+
+
+def test_a_long_recording_goes_on_in_parts_that_can_be_put_together(tmp_path: Path) -> None:
+    path = tmp_path / "monday.jsonl"
+    for _ in range(2):  # the second recording sets the first aside, with all its parts
+        recorder = TrafficRecorder(path, clock=lambda: 0.0, max_bytes=1200)
+        for number in range(20):
+            turn = request(f"r{number}", [1] * 100, float(number))
+            recorder.on_end(turn, Caller(), ended(turn, ended_at_s=20.0 - number))
+        recorder.close()
+    names = {part.name for part in tmp_path.iterdir()}
+    assert {"monday.jsonl", "monday.part-2.jsonl", "monday.1.jsonl", "monday.1.part-2.jsonl"} <= names
+    assert all(part.stat().st_size <= 1200 for part in tmp_path.iterdir())
+    headers = {read_trace(part.read_text().splitlines())[0] for part in tmp_path.glob("monday.part-*.jsonl")}
+    assert len(headers) == 1
+    whole = tmp_path / "whole.jsonl"
+    subprocess.run("cat monday.jsonl monday.part-*.jsonl > whole.jsonl", shell=True, check=True, cwd=tmp_path)
+    trace = open_trace(whole)
+    assert {trace.header} == headers
+    assert sorted(int(row.id[1:]) for row in trace.rows) == list(range(20))
+
+
+def test_work_is_done_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, rests = [0.0], []
+
+    def work() -> Iterator[int]:
+        for number in range(100):
+            now_s[0] += 10e-6
+            yield number
+
+    monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("time.sleep", rests.append)
+    assert gently(work()) == list(range(100))
+    assert len(rests) >= 100 * 10e-6 / 60e-6
 
 
 def test_step_records_read_back_as_they_were(tmp_path: Path) -> None:
