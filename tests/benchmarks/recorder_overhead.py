@@ -32,13 +32,19 @@ from pathlib import Path
 
 import httpx
 
+from engine.config_store import ConfigStore
+from engine.core.config import parse_config
 from engine.core.cost_model import CostModel
 from engine.core.quantiles import nearest_rank
 from engine.core.request import Request
 from engine.core.timeline import Timeline
 from engine.recording import traffic
-from engine.server.service import Caller
+from engine.recording.traffic import TrafficRecorder
+from engine.serve import ServeOptions, bind, serve
+from engine.server.app import AppOptions
+from engine.server.service import Caller, Service
 from engine.server.stats import EndedRequest
+from engine.sim_backend import SimBackend
 
 STEP_S = 0.010
 COSTS = CostModel(0.0, 0.0, 0.0, STEP_S, 0.0, 0.0)
@@ -48,14 +54,22 @@ LONG_TOKENS = 32_000
 SWITCH_INTERVAL_S = 0.001  # as `engine serve` sets it
 
 
-def serve_device(record: str) -> None:
-    """`engine serve --backend sim` with the 10 ms device."""
-    from engine import cli, sim_backend
+ROOMY = parse_config(
+    {
+        "kv_budget_tokens": 1 << 40,
+        "max_waiting_prefill_tokens": 1 << 30,
+        "max_queue_wait_s": 86400,
+        "prefill_policy": "whole",
+        "prefix_cache_bytes": 0,
+    }
+)
 
-    original = sim_backend.SimBackend
-    sim_backend.SimBackend = lambda: original(costs=COSTS)  # type: ignore[misc, assignment]
-    options = ["--record", record] if record != "-" else []
-    cli.main(["serve", "--backend", "sim", "--port", "0", "--announce", *options])
+
+def serve_device(record: str) -> None:
+    """The server over the 10 ms device."""
+    recorders = [] if record == "-" else [TrafficRecorder(Path(record))]
+    service = Service(SimBackend(costs=COSTS), ConfigStore(ROOMY), witnesses=recorders)
+    asyncio.run(serve(service, bind("127.0.0.1", 0), AppOptions(), ServeOptions(announce=True)))
 
 
 @contextlib.contextmanager
@@ -63,20 +77,8 @@ def server(record: str) -> Iterator[str]:
     command = [sys.executable, "-m", "tests.benchmarks.recorder_overhead", "--serve", record]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        url = json.loads(process.stdout.readline())["url"]
-        etag = httpx.get(f"{url}/admin/config").headers["etag"]
-        knobs = {
-            "kv_budget_tokens": 1 << 40,
-            "max_waiting_prefill_tokens": 1 << 30,
-            "max_queue_wait_s": 86400,
-            "prefix_cache_bytes": 0,
-            "prefill_policy": "whole",
-        }
-        httpx.patch(f"{url}/admin/config", json=knobs, headers={"If-Match": etag}).raise_for_status()
-        try:
-            yield url
-        finally:
-            process.terminate()
+        yield json.loads(process.stdout.readline())["url"]
+        process.terminate()
 
 
 async def offer(url: str, prompt_tokens: int, seconds: float) -> None:
@@ -159,7 +161,7 @@ def compare_threads(rounds: int, seconds: float) -> None:
     gently, names = traffic.gently, ("no recorder", "recorder", "recorder without rests")
     late: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
-        recorder = traffic.TrafficRecorder(Path(folder) / "trace.jsonl")
+        recorder = TrafficRecorder(Path(folder) / "trace.jsonl")
         for _ in range(rounds):
             late[names[0]] += late_ms(seconds, lambda: None)
             late[names[1]] += late_ms(seconds, lambda: recorder.on_end(request, Caller(), ended))
