@@ -1,4 +1,5 @@
-"""Plays a schedule: every request at its absolute instant, each on a greenlet of its own.
+"""Plays a schedule: every request at its absolute instant, or when its user has become free, each on a
+greenlet of its own.
 
 Runs inside the load client's process, under gevent. What it saw is handed back as plain values; nothing
 is computed here but the open gaps that decide an early stop.
@@ -20,6 +21,7 @@ from loadtests.sse_client import ChatStream
 from loadtests.validity import PROBE_S
 
 _AHEAD_S = 0.25  # a request's connection is made this long before it is sent
+_RETRY_AFTER_S = 1.0  # of a refusal that does not say
 _NS = 1e9
 
 
@@ -39,6 +41,14 @@ class Player:
         self._requests: Sequence[Mapping[str, Any]] = job["requests"]
         self._abort_pause_s: float | None = job["abort_pause_s"]
         self._bodies = [request["body"].encode() for request in self._requests]
+        self._due_s: dict[int, float] = {
+            index: request["at_s"] for index, request in enumerate(self._requests) if request["after"] is None
+        }
+        self._next_turns: dict[str, list[int]] = {}
+        for index, request in enumerate(self._requests):
+            if request["after"] is not None:
+                self._next_turns.setdefault(request["after"], []).append(index)
+        self._running = Group()
         self._live: dict[int, ChatStream] = {}
         self._records: dict[int, dict[str, Any]] = {}
         self._loop_lags_s: list[float] = []
@@ -86,46 +96,52 @@ class Player:
         gevent.sleep(max(0.0, at_s - self._now_s()))
 
     def _dispatch(self) -> None:
-        running = Group()
-        for index, request in enumerate(self._requests):
-            if self._stop.wait(timeout=max(0.0, request["at_s"] - _AHEAD_S - self._now_s())):
+        for index, due_s in list(self._due_s.items()):
+            if self._stop.wait(timeout=max(0.0, due_s - _AHEAD_S - self._now_s())):
                 break
-            running.start(gevent.Greenlet(self._send, index))
-        self._drain(running)
+            self._start(index)
+        self._drain()
 
-    def _drain(self, running: Group) -> None:
+    def _start(self, index: int) -> None:
+        self._running.start(gevent.Greenlet(self._send, index))
+
+    def _drain(self) -> None:
+        """Waits for what is running, and for the turns that follow it."""
         deadline_s = self._job["duration_s"] + self._job["grace_s"]
-        ended = gevent.spawn(running.join)
+        ended = gevent.spawn(self._running.join)
         gevent.wait([ended, self._stop], timeout=max(0.0, deadline_s - self._now_s()), count=1)
         ended.kill()
+        self._stop.set()
         for stream in self._live.values():
             stream.leave(Outcome.UNFINISHED)
-        running.kill()
+        self._running.kill()
 
     def _send(self, index: int) -> None:
         request = self._requests[index]
         try:
+            self._sleep_until(self._due_s[index] - _AHEAD_S)
             stream = self._attempt(index, first_sent_ns=None)
             first_sent_ns = stream.sent_at_ns
-            for _ in range(self._job["retries"]):
+            for _ in range(request["retries"]):
                 if stream.outcome is not Outcome.REFUSED:
                     break
-                gevent.sleep(stream.retry_after_s if stream.retry_after_s is not None else 1.0)
+                wait_s = stream.retry_after_s
+                gevent.sleep(_RETRY_AFTER_S if wait_s is None else wait_s)
                 stream = self._attempt(index, first_sent_ns)
         finally:
             last = self._live.pop(index, None)
             if last is not None and last.outcome is not Outcome.NEVER_SENT:
-                self._keep(index, request, last)
+                self._keep(index, last)
 
     def _attempt(self, index: int, first_sent_ns: int | None) -> ChatStream:
         job, request = self._job, self._requests[index]
         timeout_s = job["duration_s"] + job["grace_s"] + 60.0
-        stream = ChatStream(job["url"], job["headers"], self._bodies[index], timeout_s)
+        stream = ChatStream(job["url"], job["headers"] | request["headers"], self._bodies[index], timeout_s)
         stream.first_sent_ns = first_sent_ns
         self._live[index] = stream
         stream.connect()
         if first_sent_ns is None:
-            self._sleep_until(request["at_s"])
+            self._sleep_until(self._due_s[index])
             self.num_sent += 1
         with gevent.Timeout(request["cancel_s"], False):
             stream.run()
@@ -133,16 +149,32 @@ class Player:
         stream.leave(Outcome.CANCELLED)
         return stream
 
-    def _keep(self, index: int, request: Mapping[str, Any], stream: ChatStream) -> None:
-        record = stream_record(request, stream, self._t0_ns)
+    def _keep(self, index: int, stream: ChatStream) -> None:
+        request = self._requests[index]
+        record = stream_record({"id": request["id"], "at_s": self._due_s[index]}, stream, self._t0_ns)
         self._records[index] = record
         self._on_end(record)
+        self._follow(request["id"], record["ended_at_s"])
+
+    def _follow(self, request_id: str, ended_at_s: float) -> None:
+        """Whatever became of a turn, its user goes on after as much thought as was recorded."""
+        for index in self._next_turns.get(request_id, ()):
+            self._due_s[index] = ended_at_s + self._requests[index]["think_s"]
+            if not self._stop.is_set():
+                self._start(index)
 
     def _never_sent(self, index: int) -> dict[str, Any]:
+        """A turn that was not due yet says so: that is no fault of the client's."""
+        request, now_s = self._requests[index], self._now_s()
+        due_s = self._due_s.get(index)
+        was_due = due_s is not None and (request["after"] is None or due_s <= now_s)
+        at_s = request["at_s"] if due_s is None else due_s
         return {
-            "id": self._requests[index]["id"],
+            "id": request["id"],
+            "scheduled_at_s": at_s,
             "outcome": Outcome.NEVER_SENT.value,
-            "ended_at_s": max(self._now_s(), self._requests[index]["at_s"]),
+            "ended_at_s": max(now_s, at_s),
+            "error": None if was_due else "the turn before it had not ended, or its user was still thinking",
         }
 
     def _probe(self) -> None:

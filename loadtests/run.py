@@ -21,6 +21,7 @@ from typing import Any
 
 from engine.core.records import ContentEvent, Outcome, RequestRecord
 from loadtests.errors import LoadRunError
+from loadtests.parity import Parity, compare_lengths
 from loadtests.prompts import Prompt, PromptBook, bodies
 from loadtests.schedule import Schedule, ScheduledRequest
 from loadtests.target import Target, as_target, model_name
@@ -49,14 +50,18 @@ class LoadResult:
         records: one per scheduled request, in schedule order.
         aborted_at_s: when the run stopped itself because a pause passed `abort_pause_s`; its records are
             lower bounds, and what had not arrived yet is `never_sent`.
-        exact_prompts: prompts were counted by the target's own tokenizer.
+        exact_prompts: prompts were made for the target's own tokenizer.
+        parity: how many lengths were as planned.
+        notes: what kept prompts from being what the schedule says, one line each.
     """
 
     records: tuple[RequestRecord, ...]
     validity: Validity
     aborted_at_s: float | None
     exact_prompts: bool
+    parity: Parity
     elapsed_s: float
+    notes: tuple[str, ...] = ()
 
     @property
     def aborted(self) -> bool:
@@ -86,7 +91,7 @@ def run_load(
         grace_s: of the drain; None takes the schedule's.
         slo_pause_s: the validity gate's limits are shares of it.
         expected_generation: the config generation every response has to carry.
-        retries: how often a refused request is sent again, after the server's `Retry-After`.
+        retries: how often every refused request is sent again at least, after the server's `Retry-After`.
         salt: of the prompts' words; None draws a fresh one, so that lengths and times repeat from run to run
             but nothing is found in the server's prefix cache that this run did not put there.
         on_progress: called about twice a second, on the caller's thread.
@@ -101,7 +106,10 @@ def run_load(
     job = _job(schedule, target, prompts, abort_pause_s, grace_s, retries)
     with _directory(workdir) as directory:
         raw = _run_child(job, directory, on_progress)
-    records = tuple(_record(s, r) for s, r in zip(schedule.requests, raw["records"], strict=True))
+    records = tuple(
+        _record(request, prompts[request.id].tokens, one)
+        for request, one in zip(schedule.requests, raw["records"], strict=True)
+    )
     validity = judge(
         schedule,
         records,
@@ -116,6 +124,8 @@ def run_load(
         validity=validity,
         aborted_at_s=raw["aborted_at_s"],
         exact_prompts=book.is_exact,
+        parity=compare_lengths(records),
+        notes=book.notes,
         elapsed_s=raw["elapsed_s"],
     )
 
@@ -135,19 +145,24 @@ def _job(
         "duration_s": schedule.duration_s,
         "grace_s": schedule.grace_s if grace_s is None else grace_s,
         "abort_pause_s": abort_pause_s,
-        "retries": retries,
-        "requests": [
-            {
-                "id": request.id,
-                "at_s": request.at_s,
-                "kind": request.kind,
-                "measured": request.measured,
-                "max_tokens": request.max_tokens,
-                "cancel_s": request.cancel_s,
-                "body": json.dumps(made[request.id]),
-            }
-            for request in schedule.requests
-        ],
+        "requests": [_request(request, made[request.id], retries) for request in schedule.requests],
+    }
+
+
+def _request(request: ScheduledRequest, body: dict[str, object], retries: int) -> dict[str, Any]:
+    """Only a turn that waits for the one before it says `after`."""
+    return {
+        "id": request.id,
+        "at_s": request.at_s,
+        "after": None if request.think_s is None else request.after,
+        "think_s": request.think_s,
+        "kind": request.kind,
+        "measured": request.measured,
+        "max_tokens": request.max_tokens,
+        "cancel_s": request.cancel_s,
+        "retries": max(retries, request.retries),
+        "headers": {"x-session-id": request.session} if request.session else {},
+        "body": json.dumps(body),
     }
 
 
@@ -245,15 +260,15 @@ def _last_words(log_file: Path) -> str:
     return lines[-1].strip() if lines else "it said nothing"
 
 
-def _record(scheduled: ScheduledRequest, raw: Mapping[str, Any]) -> RequestRecord:
+def _record(scheduled: ScheduledRequest, planned_tokens: int, raw: Mapping[str, Any]) -> RequestRecord:
     events = tuple(
         ContentEvent(at_s, tokens, None if emit_ns is None else emit_ns / 1e9)
         for at_s, tokens, emit_ns in raw.get("events", ())
     )
     return RequestRecord(
         id=scheduled.id,
-        scheduled_at_s=scheduled.at_s,
-        planned_prompt_tokens=scheduled.prompt_tokens,
+        scheduled_at_s=raw["scheduled_at_s"],
+        planned_prompt_tokens=planned_tokens,
         max_tokens=scheduled.max_tokens,
         outcome=Outcome(raw["outcome"]),
         ended_at_s=raw["ended_at_s"],

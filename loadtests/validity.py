@@ -165,5 +165,6 @@ def _id_reasons(schedule: Schedule, records: Sequence[RequestRecord]) -> list[st
 
 
 def _unsent_reasons(records: Sequence[RequestRecord]) -> list[str]:
-    unsent = [r.id for r in records if r.outcome is Outcome.NEVER_SENT]
+    # A record with an error says why it is no fault of the client's: a turn that the server kept waiting.
+    unsent = [r.id for r in records if r.outcome is Outcome.NEVER_SENT and r.error is None]
     return [f"{len(unsent)} requests were never sent ({unsent[0]})"] if unsent else []

@@ -80,7 +80,7 @@ def test_prefix_blocks_cancels_and_warm_up_are_carried_over() -> None:
     rows = [row("a", 0.5, prefix=("x", "y"), cancel_s=2.0), row("b", 5.5)]
     schedule = schedule_from_trace(rows, 1, ReplayOptions(warm_up_s=1.0), block_tokens=16)
     first, second = schedule.requests
-    assert (first.prefix, first.prefix_block_tokens, first.cancel_s) == (("x", "y"), 16, 2.0)
+    assert (first.prefix[:2], first.prefix_block_tokens, first.cancel_s) == (("x", "y"), 16, 2.0)
     assert (first.measured, second.measured) == (False, True)
 
 
@@ -93,3 +93,48 @@ def test_rows_are_not_changed() -> None:
     before = [dataclasses.replace(r) for r in ROWS]
     schedule_from_trace(ROWS, 1, ReplayOptions(speed=3.0, context_tokens=200))
     assert before == ROWS
+
+
+def test_in_session_mode_later_turns_wait_for_the_one_before() -> None:
+    rows = [row("a", 0.5, session="s"), row("b", 4.5, session="s", after="a", think_s=2.0)]
+    options = ReplayOptions(mode="session", speed=2.0)
+    first, second = schedule_from_trace(rows, 1, options).requests
+    assert (first.at_s, first.think_s) == (0.25, None)
+    assert (second.after, second.think_s, second.at_s) == ("a", 1.0, 2.25)
+    opened = schedule_from_trace(rows, 1).requests[1]
+    assert (opened.after, opened.think_s) == ("a", None)
+
+
+def test_a_turn_whose_predecessor_is_outside_the_window_starts_at_its_own_time() -> None:
+    rows = [row("a", 0.5, session="s"), row("b", 4.5, session="s", after="a", think_s=2.0)]
+    schedule = schedule_from_trace(rows, 1, ReplayOptions(mode="session", start_s=2.0))
+    assert [(r.id, r.after, r.think_s, r.at_s) for r in schedule.requests] == [("b", None, None, 2.5)]
+    assert "start at their own time" in schedule.notes[0]
+
+
+def test_long_thought_is_shortened_like_long_silence() -> None:
+    rows = [row("a", 0.5), row("b", 900.5, after="a", think_s=890.0)]
+    options = ReplayOptions(mode="session", max_idle_s=5.0)
+    assert schedule_from_trace(rows, 1, options).requests[1].think_s == 5.0
+
+
+def test_users_who_return_try_again_and_others_do_not() -> None:
+    rows = [row("a", 0.5, user="u"), row("b", 1.5, user="u"), row("c", 2.5, user="once"), row("d", 3.5)]
+    schedule = schedule_from_trace(rows, 1, ReplayOptions(retries=2))
+    assert [request.retries for request in schedule.requests] == [2, 2, 0, 0]
+
+
+def test_a_request_whose_client_left_asks_for_what_it_asked_for_then() -> None:
+    rows = [
+        row("a", 0.5, output=0, cancel_s=1.0, max_tokens=80),
+        row("b", 1.5, output=7, cancel_s=1.0),
+        row("c", 2.5, output=7, max_tokens=80),
+    ]
+    assert [request.max_tokens for request in schedule_from_trace(rows, 1).requests] == [80, 8, 7]
+
+
+def test_a_shrunken_trace_shares_as_much_of_shorter_prompts() -> None:
+    rows = [row("a", 0.5, prompt=1280, output=160, prefix=("x", "y", "z"))]
+    (request,) = schedule_from_trace(rows, 1, ReplayOptions(shrink=16), block_tokens=512).requests
+    assert (request.prompt_tokens, request.max_tokens, request.prefix_block_tokens) == (80, 10, 32)
+    assert request.prefix == ("x", "y", "z")

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import signal
 import subprocess
 import sys
@@ -89,14 +90,80 @@ def test_a_planned_cancel_is_no_failure() -> None:
     assert len(result.records[0].events) >= 1
 
 
-def test_a_refused_request_is_sent_again_when_asked_to() -> None:
-    refusing = Script(status=429, headers={"Retry-After": "0"})
-    with ScriptedServer({1: refusing}) as server:
-        result = run_load(schedule([1]), server.url, retries=2)
+REFUSING = Script(status=429, headers={"Retry-After": "0"})
+
+
+def test_a_refused_request_is_sent_again_as_often_as_it_says() -> None:
+    with ScriptedServer({1: REFUSING}) as server:
+        result = run_load(schedule([1], retries=2), server.url)
         assert server.num_requests == 3
     record = result.records[0]
     assert record.outcome is Outcome.REFUSED
     assert record.resent_at_s > record.sent_at_s
+
+
+def test_a_retry_is_counted_from_the_first_schedule() -> None:
+    with ScriptedServer({1: Script(status=429, headers={"Retry-After": "0.3"})}) as server:
+        result = run_load(schedule([1], retries=1), server.url)
+    record = result.records[0]
+    assert record.scheduled_at_s == 0.0
+    assert record.resent_at_s - record.sent_at_s >= 0.3
+
+
+def turns(tokens: list[int], think_s: float = 0.1, **fields: object) -> Schedule:
+    plan = schedule(tokens, **fields)
+    first, *later = plan.requests
+    waiting = [
+        dataclasses.replace(one, after=f"r{n}", think_s=think_s, session="s") for n, one in enumerate(later)
+    ]
+    return dataclasses.replace(plan, requests=(first, *waiting))
+
+
+def test_a_later_turn_is_sent_when_its_user_has_read_and_thought() -> None:
+    with ScriptedServer({3: answer(3, every_s=0.1), 5: answer(5), 4: answer(4)}) as server:
+        records = run_load(turns([3, 5, 4]), server.url).records
+    assert [record.outcome for record in records] == [Outcome.COMPLETED] * 3
+    for before, one in itertools.pairwise(records):
+        assert one.scheduled_at_s == pytest.approx(before.ended_at_s + 0.1)
+        assert one.sent_at_s >= one.scheduled_at_s
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [(REFUSING, Outcome.REFUSED), (Script((Write(0.0, text(), 1),), is_cut=True), Outcome.FAILED)],
+)
+def test_a_user_goes_on_after_a_turn_that_failed(script: Script, outcome: Outcome) -> None:
+    with ScriptedServer({2: script, 3: answer(3)}) as server:
+        before, after = run_load(turns([2, 3]), server.url).records
+    assert (before.outcome, after.outcome) == (outcome, Outcome.COMPLETED)
+    assert after.scheduled_at_s == pytest.approx(before.ended_at_s + 0.1)
+
+
+def test_a_user_who_left_goes_on_from_then() -> None:
+    with ScriptedServer({9: answer(9, every_s=0.2), 3: answer(3)}) as server:
+        before, after = run_load(turns([9, 3], cancel_s=0.3), server.url).records
+    assert before.outcome is Outcome.CANCELLED
+    assert after.scheduled_at_s == pytest.approx(before.ended_at_s + 0.1)
+
+
+def test_turns_that_never_came_are_accounted_for_and_no_fault_of_the_clients() -> None:
+    frozen = Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1)))
+    with ScriptedServer({2: frozen, 3: answer(3), 4: answer(4)}) as server:
+        result = run_load(turns([2, 3, 4]), server.url, grace_s=0.3)
+    assert [record.outcome for record in result.records] == [
+        Outcome.UNFINISHED, Outcome.NEVER_SENT, Outcome.NEVER_SENT,
+    ]  # fmt: skip
+    assert "had not ended" in (result.records[1].error or "")
+    assert not any("never sent" in reason for reason in result.validity.reasons)
+
+
+def test_the_result_says_how_many_lengths_were_as_planned() -> None:
+    usage = event(usage_tokens=3, prompt_tokens=30)
+    counted = Script((*[Write(0.0, text(), 1)] * 3, Write(0.0, event({}, finish="length") + usage + DONE)))
+    with ScriptedServer({3: counted, 5: answer(5)}) as server:
+        parity = run_load(schedule([3, 5]), server.url).parity
+    assert (parity.prompts, parity.exact_prompts, parity.worst_prompt_error) == (1, 0, 2)
+    assert (parity.outputs, parity.exact_outputs, parity.worst_output_error) == (2, 2, 0)
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:
