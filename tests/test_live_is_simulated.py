@@ -80,7 +80,7 @@ def test_live_plans_equal_simulated_plans_with_shared_prefixes(name: str, live: 
 def both(live: MlxExecutor, config: SchedulerConfig, arrivals: list[Arrival]) -> list[StepPlan]:
     """Serves the arrivals on both; the plans they agree on."""
     clock = VirtualClock()
-    device = SimExecutor(live.info, UNFITTED, clock, runs_ahead=live.runs_ahead)
+    device = SimExecutor(live.info, UNFITTED, clock)
     simulated = serve(device, clock, config, arrivals)
     plans = serve(live, time.perf_counter, config, arrivals)
     held = {keep.checkpoint for plan in plans for keep in plan.keep}

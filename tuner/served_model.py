@@ -31,4 +31,5 @@ def model_info(entry: Mapping[str, Any], context_tokens: int) -> ModelInfo:
         kv_block_tokens=int(said.get("kv_block_tokens", 1)),
         one_pass=bool(said.get("one_pass", True)),
         batches=bool(said.get("batches", True)),
+        runs_ahead=bool(said.get("runs_ahead", True)),
     )

@@ -52,6 +52,8 @@ class ModelInfo:
             for both; otherwise the rows cost a pass of their own.
         batches: rows that write share that pass; otherwise each has one of its own.
         kv_block_tokens: KV is allocated in blocks of so many tokens.
+        runs_ahead: `Executor.launch` returns at once, so that the host can be a step ahead of the device;
+            otherwise it may block until the work is done.
     """
 
     name: str
@@ -61,6 +63,7 @@ class ModelInfo:
     one_pass: bool = True
     batches: bool = True
     kv_block_tokens: int = 1
+    runs_ahead: bool = True
 
     def kv_tokens(self, request: Request) -> int:
         """KV that is allocated for a request when it has grown to its end."""
@@ -77,12 +80,6 @@ class Executor(Protocol):
 
     @property
     def info(self) -> ModelInfo: ...
-
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether `launch` returns at once, so that the host can be a step ahead of the device. Otherwise
-        it may block until the work is done.
-        """
 
     def start(self, request: Request) -> None:
         """Makes the caches of a new request."""

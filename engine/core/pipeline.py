@@ -70,7 +70,7 @@ class Pipeline:
         self._executor.launch_rest(ticket)
         for keep in plan.keep:
             self._executor.keep(keep)
-        if not self._executor.runs_ahead:
+        if not self._executor.info.runs_ahead:
             yield from self._settle_all_but(0)
         elif plan.prefill:
             self._executor.wait_nearly(ticket)

@@ -39,6 +39,7 @@ class MlxExecutor:
             one_pass=forward.one_pass,
             batches=forward.batches,
             kv_block_tokens=KVCache.step,
+            runs_ahead=not on_cpu(),
         )
         self._forward: Forward | None = forward
         self._rows: dict[str, Row] = {}
@@ -47,10 +48,6 @@ class MlxExecutor:
     @property
     def info(self) -> ModelInfo:
         return self._info
-
-    @property
-    def runs_ahead(self) -> bool:
-        return not on_cpu()
 
     def start(self, request: Request) -> None:
         forward = self._ready()

@@ -110,7 +110,7 @@ class ModelRoutes:
     def _describe(self) -> dict[str, Any]:
         """OpenAI's object, and what a simulation of this server must know of its model."""
         model = self._loaded()
-        own = ("kv_capacity_tokens", "kv_block_tokens", "one_pass", "batches")
+        own = ("kv_capacity_tokens", "kv_block_tokens", "one_pass", "batches", "runs_ahead")
         return {
             "id": self._service.served_name,
             "object": "model",

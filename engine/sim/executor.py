@@ -55,7 +55,6 @@ class SimExecutor:
 
     Args:
         noise: factor for each step's predicted seconds; 1.0 always when None.
-        runs_ahead: as of the device that is simulated.
         answer: the tokens that a request's answer is made of, without end.
 
     Attributes:
@@ -68,10 +67,8 @@ class SimExecutor:
         costs: CostModel,
         clock: Clock,
         noise: Callable[[], float] | None = None,
-        runs_ahead: bool = True,
         answer: Callable[[Request], Iterator[int]] = say_nothing,
     ) -> None:
-        self.runs_ahead = runs_ahead
         self.depths: dict[str, int] = {}
         self._model = model
         self._costs = costs

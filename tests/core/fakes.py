@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core.config import SchedulerConfig, parse_config
+from engine.core.config import parse_config
 from engine.core.cost_model import UNFITTED, CostModel
 from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import ModelInfo
@@ -115,6 +115,3 @@ class Engine:
 
 def chunks_of(plans: list[StepPlan], request_id: str) -> list[tuple[int, int]]:
     return [(c.start, c.num_tokens) for p in plans for c in p.prefill if c.request_id == request_id]
-
-
-__all__ = ["MODEL", "Engine", "SchedulerConfig", "StrictExecutor", "chunks_of", "request"]

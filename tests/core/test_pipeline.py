@@ -12,7 +12,7 @@ class Watched(SimExecutor):
     """Notes what was asked of it, in order."""
 
     def __init__(self, runs_ahead: bool) -> None:
-        super().__init__(ModelInfo("m", 1000, 1000), UNFITTED, VirtualClock(), runs_ahead=runs_ahead)
+        super().__init__(ModelInfo("m", 1000, 1000, runs_ahead=runs_ahead), UNFITTED, VirtualClock())
         self.calls: list[str] = []
 
     def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> object:  # type: ignore[override]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.admission import RefusalCode, Refused
-from engine.core.executor import CheckpointSizes
+from engine.core.executor import CheckpointSizes, ModelInfo
 from engine.core.request import FinishReason, Request
 from tests.core.fakes import MODEL, Engine, chunks_of
 
@@ -212,10 +212,9 @@ knobs = st.fixed_dictionaries(
 @settings(max_examples=300)
 @given(st.sampled_from([DIVISIBLE, WINDOWED]), conversations, knobs, st.integers(0, 40), st.booleans())
 def test_every_prompt_token_is_read_once_or_cached_and_the_budget_holds(
-    model: object, wanted: list[tuple[object, ...]], config: dict[str, object], shrink_at: int, ahead: bool
+    model: ModelInfo, wanted: list[tuple[object, ...]], config: dict[str, object], shrink_at: int, ahead: bool
 ) -> None:
-    engine = Engine(model=model, **config)
-    engine.executor.runs_ahead = ahead
+    engine = Engine(model=replace(model, runs_ahead=ahead), **config)
     aborted = set()
     for step in range(20_000):
         for index, (messages, output, arrives, leaves, priority) in enumerate(wanted):

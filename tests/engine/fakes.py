@@ -71,10 +71,6 @@ class FakeExecutor(Executor):
     def info(self) -> ModelInfo:
         return self._model
 
-    @property
-    def runs_ahead(self) -> bool:
-        return True
-
     def start(self, request: Request) -> None:
         self.rows[request.id] = 0
 
