@@ -11,14 +11,15 @@ from engine.core.executor import ModelInfo
 from engine.core.report import summarise
 from engine.core.request import Request
 from engine.core.slo import Slo
-from engine.sim.simulate import simulate
+from engine.sim.simulate import Wait, simulate
 from loadtests.schedule import Schedule, ScheduledRequest
 from tuner.evaluators import Measurement
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEvaluator:
-    """Implements `Evaluator`. Takes the very schedule that a live run would send.
+    """Implements `Evaluator`. Takes the very schedule that a live run would send, turns of sessions
+    included; refused requests are not sent again, and nobody leaves.
 
     Attributes:
         schedule_for: the requests of a seed.
@@ -34,14 +35,23 @@ class SimulatedEvaluator:
         arrivals = [_arrival(request) for request in schedule.requests]
         measured = {request.id for request in schedule.requests if request.measured}
         run = simulate(
-            arrivals, config, self.costs, self.model, abort_pause_s=abort_pause_s, watched=measured
-        )
+            arrivals, config, self.costs, self.model,
+            abort_pause_s=abort_pause_s, watched=measured, waits=_waits(schedule),
+        )  # fmt: skip
         records = tuple(record for record in run.records if record.id in measured)
         threshold = schedule.long_prompt_tokens
         summary = summarise(records, self.slo, long_prompt_tokens=threshold)
         return Measurement(
             summary=summary, long_prompt_tokens=threshold, records=records, aborted=run.aborted
         )
+
+
+def _waits(schedule: Schedule) -> dict[str, Wait]:
+    return {
+        request.id: Wait(request.after, request.think_s)
+        for request in schedule.requests
+        if request.after is not None and request.think_s is not None
+    }
 
 
 def _arrival(scheduled: ScheduledRequest) -> Request:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+from bisect import insort
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from engine.core.admission import Refused
 from engine.core.config import SchedulerConfig
@@ -18,13 +19,21 @@ from engine.core.scheduler import Scheduler, run_step
 from engine.sim.executor import SimExecutor, VirtualClock
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A request that arrives `delay_s` after another one has ended or was refused."""
+
+    after: str
+    delay_s: float
+
+
 @dataclass(slots=True)
 class Simulation:
     """What a run came to.
 
     Attributes:
         plans: every step's plan, in order.
-        records: one per arrival, in order of arrival.
+        records: one per arrival, in order of `arrived_at_s` as given.
         aborted: stopped at a pause beyond the limit; what had not ended by then says nothing.
     """
 
@@ -43,6 +52,7 @@ def simulate(
     noise: Callable[[], float] | None = None,
     abort_pause_s: float | None = None,
     watched: Container[str] | None = None,
+    waits: Mapping[str, Wait] | None = None,
 ) -> Simulation:
     """Serves `arrivals` to their ends under `config`.
 
@@ -51,8 +61,9 @@ def simulate(
         noise: factor for each step's predicted seconds.
         abort_pause_s: stop as soon as a stream has paused longer; what is inside is left unfinished.
         watched: ids of the requests whose pauses count for that; all when None.
+        waits: by id, requests that arrive when another one among them has ended, and not when they say.
     """
-    return _Run(arrivals, config, costs, model, noise, watched).until_done(abort_pause_s)
+    return _Run(arrivals, config, costs, model, noise, watched, waits or {}).until_done(abort_pause_s)
 
 
 class _Run:
@@ -64,11 +75,19 @@ class _Run:
         model: ModelInfo,
         noise: Callable[[], float] | None,
         watched: Container[str] | None,
+        waits: Mapping[str, Wait],
     ) -> None:
         self._clock = VirtualClock()
         self._scheduler = Scheduler(model, config, costs)
         self._pipeline = Pipeline(SimExecutor(model, costs, self._clock, noise))
-        self._requests = sorted(arrivals, key=lambda request: request.arrived_at_s)
+        self._requests = sorted(arrivals, key=_arrival)
+        self._waits = waits
+        self._waiting: dict[str, list[Request]] = {}
+        for request in self._requests:
+            if wait := waits.get(request.id):
+                self._waiting.setdefault(wait.after, []).append(request)
+        # By arrival; from `_next` on they are still to come.
+        self._known = [request for request in self._requests if request.id not in waits]
         self._next = 0
         self._watched = {r.id for r in self._requests} if watched is None else watched
         self._tokens: dict[str, list[ContentEvent]] = {r.id: [] for r in self._requests}
@@ -84,26 +103,34 @@ class _Run:
             plan = run_step(self._scheduler, self._pipeline, self._clock, self._emit)
             self._result.plans.append(plan)
         self._result.aborted = self._worst_pause_s > limit_s
-        self._result.records = [self._record(request) for request in self._requests]
+        known = {request.id: request for request in self._known}
+        self._result.records = [self._record(known.get(r.id, r)) for r in self._requests]
         return self._result
 
     def _is_done(self) -> bool:
         if not self._scheduler.is_idle:
             return False
-        if self._next == len(self._requests):
+        if self._next == len(self._known):
             return True
-        self._clock.advance_to(self._requests[self._next].arrived_at_s)
+        self._clock.advance_to(self._known[self._next].arrived_at_s)
         return False
 
     def _admit_arrived(self) -> None:
-        while self._next < len(self._requests):
-            request = self._requests[self._next]
+        while self._next < len(self._known):
+            request = self._known[self._next]
             if request.arrived_at_s > self._clock():
                 return
             self._next += 1
             verdict = self._scheduler.submit(request)
             if isinstance(verdict, Refused):
-                self._ends[request.id] = (Outcome.REFUSED, self._clock(), verdict.code.value)
+                self._end(request.id, Outcome.REFUSED, verdict.code.value)
+
+    def _end(self, request_id: str, outcome: Outcome, error: str | None = None) -> None:
+        """Notes an end; whoever waited for it is now known to come."""
+        self._ends[request_id] = (outcome, self._clock(), error)
+        for request in self._waiting.pop(request_id, ()):
+            at_s = self._clock() + self._waits[request.id].delay_s
+            insort(self._known, replace(request, arrived_at_s=at_s), lo=self._next, key=_arrival)
 
     def _emit(self, record: StepRecord, events: list[Event]) -> None:
         self._result.steps.append(record)
@@ -120,8 +147,8 @@ class _Run:
         tokens.append(ContentEvent(event.at_s, 1, event.at_s))
 
     def _take_end(self, event: FinishedEvent) -> None:
-        self._ends[event.request_id] = (Outcome.COMPLETED, self._clock(), None)
         self._cached[event.request_id] = event.timeline.cached_tokens
+        self._end(event.request_id, Outcome.COMPLETED)
 
     def _record(self, request: Request) -> RequestRecord:
         outcome, ended_at_s, error = self._ends.get(request.id) or self._unfinished(request)
@@ -144,6 +171,11 @@ class _Run:
     def _unfinished(self, request: Request) -> tuple[Outcome, float, str | None]:
         """The end of a request that the run stopped before: inside, or not even arrived."""
         now_s = self._clock()
-        if request.arrived_at_s > now_s:
+        still_waits = any(request in waiting for waiting in self._waiting.values())
+        if still_waits or request.arrived_at_s > now_s:
             return Outcome.NEVER_SENT, request.arrived_at_s, None
         return Outcome.UNFINISHED, now_s, None
+
+
+def _arrival(request: Request) -> float:
+    return request.arrived_at_s

@@ -9,7 +9,7 @@ from engine.core.cost_model import UNFITTED
 from engine.core.executor import CheckpointSizes
 from engine.core.records import Outcome, RequestRecord
 from engine.core.request import Request
-from engine.sim.simulate import Simulation, simulate
+from engine.sim.simulate import Simulation, Wait, simulate
 from tests.core.fakes import MODEL, Engine, request
 
 
@@ -111,3 +111,38 @@ def test_a_shared_prefix_is_read_once_and_the_record_says_so() -> None:
     run = simulate(arrivals, SchedulerConfig(), UNFITTED, model)
     assert [record.cached_tokens for record in run.records] == [0, 500, 500]
     assert sum(plan.num_prefill_tokens for plan in run.plans) == 540 + 2 * 40
+
+
+def session(**knobs: object) -> Simulation:
+    turns = [request(f"turn{n}", 100, 20, 0.0) for n in range(3)]
+    waits = {"turn1": Wait("turn0", 1.5), "turn2": Wait("turn1", 0.0)}
+    return simulate(
+        [*turns, request("other", 300, 30, 3.0)], parse_config(knobs), UNFITTED, MODEL, waits=waits
+    )
+
+
+def test_a_request_that_waits_arrives_when_the_other_has_ended() -> None:
+    turn0, turn1, turn2 = (r for r in session().records if r.id.startswith("turn"))
+    assert turn0.scheduled_at_s == 0.0
+    assert turn1.scheduled_at_s == pytest.approx(turn0.ended_at_s + 1.5)
+    assert turn2.scheduled_at_s == pytest.approx(turn1.ended_at_s)
+    assert {turn0.outcome, turn1.outcome, turn2.outcome} == {Outcome.COMPLETED}
+    assert all(turn.events[0].at_s > turn.scheduled_at_s for turn in (turn0, turn1, turn2))
+
+
+def test_a_refused_request_does_not_keep_others_waiting() -> None:
+    records = {r.id: r for r in session(max_waiting_requests=0, max_running_requests=1).records}
+    turn1, turn2 = records["turn1"], records["turn2"]
+    assert turn1.outcome is Outcome.REFUSED  # the other one is inside
+    assert (turn2.outcome, turn2.scheduled_at_s) == (Outcome.REFUSED, turn1.ended_at_s)
+
+
+def test_what_still_waited_when_a_run_stopped_was_never_sent() -> None:
+    streams = ambush()
+    waiting = request("later", 10, 5, 0.0)
+    stopped = simulate(
+        [*streams, waiting], parse_config({"prefill_policy": "whole"}), UNFITTED, MODEL,
+        abort_pause_s=1.0, waits={"later": Wait("long0", 0.0)},
+    )  # fmt: skip
+    later = next(r for r in stopped.records if r.id == "later")
+    assert (later.outcome, later.sent_at_s) == (Outcome.NEVER_SENT, None)
