@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -103,11 +104,19 @@ def plan_prefill(
     if not decoding.decode_rows:
         return _share(unread, ordered, TokenBudget(config.solo_chunk_tokens or UNLIMITED))
     if config.prefill_policy is PrefillPolicy.WHOLE:
-        return _share(ordered[:1], ordered[:1], TokenBudget(UNLIMITED))
+        return _whole(unread[0], ordered[0])
     if config.prefill_policy is PrefillPolicy.PACED:
         budget = TimeBudget(seconds_beside(decoding, config, pace), pace.max_chunk_tokens, pace)
         return _share(unread, ordered, budget)
     return _share(unread, ordered, TokenBudget(tokens_beside(decoding, config)))
+
+
+def _whole(oldest: Unread, first: Unread) -> tuple[PrefillChunk, ...]:
+    """All of the first prompt in order, and so much of the oldest that its share is guaranteed here too."""
+    if first is oldest:
+        return (_chunk(first, first.num_tokens),)
+    share = math.ceil(first.num_tokens * OLDEST_SHARE / (1 - OLDEST_SHARE))
+    return _chunk(oldest, min(oldest.num_tokens, share)), _chunk(first, first.num_tokens)
 
 
 def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:

@@ -63,6 +63,14 @@ def test_whole_reads_one_prompt_in_one_pass() -> None:
     assert plan(unread(9000, 50), prefill_policy="whole") == {"p0": 9000}
 
 
+def test_whole_gives_the_oldest_its_share_beside_a_shorter_one() -> None:
+    assert plan(unread(9000, 80, 60), prefill_policy="whole", prefill_order="shortest") == {
+        "p0": 20,
+        "p2": 60,
+    }
+    assert plan(unread(70, 60), prefill_policy="whole", prefill_order="shortest") == {"p0": 20, "p1": 60}
+
+
 def test_a_completing_chunk_says_so() -> None:
     chunks = plan_prefill(unread(40, 60), STREAMS, parse_config({"prefill_chunk_tokens": 70}), KNOWN)
     assert [chunk.completes_prompt for chunk in chunks] == [True, False]
