@@ -18,6 +18,24 @@ _MAX_LAG_S = 0.010
 _MAX_LAG_SHARE = 0.02  # of the median long TTFT
 _MAX_NOISE_SHARE = 0.10  # of the pause SLO, for loop lag and for the deciding gap
 _MAX_TOKEN_ERROR = 0.02
+_BUSY_CPU_SHARE = 0.8
+
+_FEWER = (
+    "the load client itself needs more than a core: offer fewer streams at once (--profile FILE), or run the "
+    "tuner on another machine with --engine URL"
+)
+_QUIETER = (
+    "close other programs, run the tuner on another machine with --engine URL, or offer fewer streams at "
+    "once (--profile FILE)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """A way in which a run was spoiled; `mend` is what to change, when it is not the machine's load."""
+
+    what: str
+    mend: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +44,7 @@ class Validity:
 
     Attributes:
         reasons: one line for each way in which the client spoiled the run; empty when it did not.
+        mend: what to change so that a run like this one can be measured; empty without reasons.
         client_noise_s: by how much the deciding gap was longer at the client than at the engine; None
             when the engine sends no stamps or the stream was cut.
         prompt_token_error_p95: None when the server reported no prompt lengths.
@@ -33,6 +52,7 @@ class Validity:
     """
 
     reasons: tuple[str, ...]
+    mend: str = ""
     dispatch_lag_p99_s: float | None
     loop_lag_p99_s: float | None
     client_noise_s: float | None
@@ -48,6 +68,7 @@ class Validity:
         return {
             "ok": self.ok,
             "reasons": list(self.reasons),
+            "mend": self.mend,
             "dispatch_lag_p99_s": self.dispatch_lag_p99_s,
             "loop_lag_p99_s": self.loop_lag_p99_s,
             "client_noise_s": self.client_noise_s,
@@ -65,11 +86,13 @@ def judge(
     cpu_share: float = 0.0,
     expected_generation: int | None = None,
     aborted: bool = False,
+    num_lost: int = 0,
 ) -> Validity:
     """Applies the validity gate to a run's records.
 
     Args:
         aborted: the run stopped itself early, so that requests not sent are no fault.
+        num_lost: load processes that were lost during the run.
     """
     dispatch = nearest_rank([lag for r in records if (lag := dispatch_lag(r)) is not None], 0.99)
     loop = nearest_rank(loop_lags_s, 0.99)
@@ -84,9 +107,11 @@ def judge(
         *_generation_reasons(records, expected_generation),
         *_id_reasons(schedule, records),
         *([] if aborted else _unsent_reasons(records)),
+        *([_Reason(f"{num_lost} of the load processes died")] if num_lost else []),
     ]
     return Validity(
-        reasons=tuple(reasons),
+        reasons=tuple(reason.what for reason in reasons),
+        mend=_mend(reasons, cpu_share),
         dispatch_lag_p99_s=dispatch,
         loop_lag_p99_s=loop,
         client_noise_s=noise,
@@ -95,10 +120,17 @@ def judge(
     )
 
 
-def _over(what: str, seconds: float | None, limit_s: float) -> list[str]:
+def _mend(reasons: Sequence[_Reason], cpu_share: float) -> str:
+    """What helps against the first reason; most come from a machine with too much to do."""
+    if not reasons:
+        return ""
+    return reasons[0].mend or (_FEWER if cpu_share >= _BUSY_CPU_SHARE else _QUIETER)
+
+
+def _over(what: str, seconds: float | None, limit_s: float) -> list[_Reason]:
     if seconds is None or seconds <= limit_s:
         return []
-    return [f"{what} {seconds * 1000:.1f} ms, at most {limit_s * 1000:.1f} ms allowed"]
+    return [_Reason(f"{what} {seconds * 1000:.1f} ms, at most {limit_s * 1000:.1f} ms allowed")]
 
 
 def _lag_limit(schedule: Schedule, records: Sequence[RequestRecord]) -> float:
@@ -131,40 +163,44 @@ def _token_errors(records: Sequence[RequestRecord]) -> list[float]:
     ]
 
 
-def _token_reason(error: float | None) -> list[str]:
+def _token_reason(error: float | None) -> list[_Reason]:
     if error is None or error < _MAX_TOKEN_ERROR:
         return []
-    return [f"prompt lengths are off by {error:.1%} (p95), under {_MAX_TOKEN_ERROR:.0%} allowed"]
+    what = f"prompt lengths are off by {error:.1%} (p95), under {_MAX_TOKEN_ERROR:.0%} allowed"
+    return [_Reason(what, "the server's POST /tokenize has to count as its chat route does")]
 
 
-def _length_reasons(records: Sequence[RequestRecord]) -> list[str]:
+def _length_reasons(records: Sequence[RequestRecord]) -> list[_Reason]:
     done = [r for r in records if r.outcome is Outcome.COMPLETED]
     short = [r for r in done if r.output_tokens != r.max_tokens]
     if not short:
         return []
     one = short[0]
     seen = f"{one.id}: {one.output_tokens} of {one.max_tokens} tokens"
-    return [f"{len(short)} answers are not as long as planned ({seen})"]
+    what = f"{len(short)} answers are not as long as planned ({seen})"
+    return [_Reason(what, "the server has to keep min_tokens and ignore_eos")]
 
 
-def _generation_reasons(records: Sequence[RequestRecord], expected: int | None) -> list[str]:
+def _generation_reasons(records: Sequence[RequestRecord], expected: int | None) -> list[_Reason]:
     if expected is None:
         return []
     others = {r.generation for r in records if r.http_status == 200 and r.generation != expected}
     if not others:
         return []
-    return [f"responses carry config generation {sorted(map(str, others))}, not {expected}"]
+    what = f"responses carry config generation {sorted(map(str, others))}, not {expected}"
+    return [_Reason(what, "let nobody else change the server's config meanwhile")]
 
 
-def _id_reasons(schedule: Schedule, records: Sequence[RequestRecord]) -> list[str]:
+def _id_reasons(schedule: Schedule, records: Sequence[RequestRecord]) -> list[_Reason]:
     seen = Counter(r.id for r in records)
     missing = [request.id for request in schedule.requests if request.id not in seen]
     twice = [request_id for request_id, count in seen.items() if count > 1]
     lines = [f"no record of {', '.join(missing[:3])}"] if missing else []
-    return lines + ([f"several records of {', '.join(twice[:3])}"] if twice else [])
+    lines += [f"several records of {', '.join(twice[:3])}"] if twice else []
+    return [_Reason(line, "give every request of the trace an id of its own") for line in lines]
 
 
-def _unsent_reasons(records: Sequence[RequestRecord]) -> list[str]:
+def _unsent_reasons(records: Sequence[RequestRecord]) -> list[_Reason]:
     # A record with an error says why it is no fault of the client's: a turn that the server kept waiting.
     unsent = [r.id for r in records if r.outcome is Outcome.NEVER_SENT and r.error is None]
-    return [f"{len(unsent)} requests were never sent ({unsent[0]})"] if unsent else []
+    return [_Reason(f"{len(unsent)} requests were never sent ({unsent[0]})")] if unsent else []

@@ -20,6 +20,7 @@ class Measurement:
         aborted: stopped early because a pause was beyond the limit; the worst pause is a bound and the
             TTFT says nothing.
         problems: why the run must not be scored (the client spoiled it); empty when it may.
+        mend: what to change so that it can be measured; empty without problems.
         crash: what went wrong with the server; None when nothing did.
         generation: the config generation it ran under; None in the simulator.
     """
@@ -29,6 +30,7 @@ class Measurement:
     records: tuple[RequestRecord, ...] = ()
     aborted: bool = False
     problems: tuple[str, ...] = ()
+    mend: str = ""
     crash: str | None = None
     generation: int | None = None
     elapsed_s: float = 0.0

@@ -93,15 +93,19 @@ class LiveEvaluator:
     def _measurement(self, result: LoadResult, schedule: Schedule, generation: int) -> Measurement:
         threshold = schedule.long_prompt_tokens
         summary = summarise(result.records, self._slo, long_prompt_tokens=threshold)
-        problems = result.validity.reasons
+        problems, mend = result.validity.reasons, result.validity.mend
         if not problems and summary.worst_pause_s is None:
-            problems = ("no answer streamed; the profile needs requests with more than one output token",)
+            problems, mend = (
+                ("no answer streamed",),
+                "the profile needs requests with more than one output token",
+            )
         return Measurement(
             summary=summary,
             long_prompt_tokens=threshold,
             records=result.records,
             aborted=result.aborted,
             problems=problems,
+            mend=mend,
             generation=generation,
         )
 

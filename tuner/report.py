@@ -36,6 +36,7 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
         "confirmed": result.winner is not None,
         "live_trials": result.live_trials,
         "set_aside": result.set_aside,
+        "unmeasured": list(result.unmeasured),
         "simulated_trials": result.simulated_trials,
         "baseline": _outcome(result.baseline),
         "rule_of_thumb": _outcome(result.rule_of_thumb),
@@ -68,7 +69,7 @@ def _outcome(outcome: Outcome | None, **more: Any) -> dict[str, Any] | None:
 
 def to_text(subject: Subject, result: Result) -> str:
     """The table, the sentence, what was tested, and the next command."""
-    lines = [*_table(subject, result), "", _sentence(subject, result), _tested(result)]
+    lines = [*_table(subject, result), "", _sentence(subject, result), _tested(result), *_unmeasured(result)]
     if result.winner is not None:
         where = f"tuner apply {subject.study} --to http://127.0.0.1:8080"
         lines += [f"Put it on your server:   {where}"]
@@ -161,6 +162,15 @@ def _tested(result: Result) -> str:
     if errors[0] is not None and errors[1] is not None:
         line += f" Simulator off by {errors[0]:.0%} (TTFT), {errors[1]:.0%} (pause)."
     return line
+
+
+def _unmeasured(result: Result) -> list[str]:
+    """What was left out, why, and how to have it in; the latest stands for all."""
+    if not result.unmeasured:
+        return []
+    count = len(result.unmeasured)
+    what = "1 setting" if count == 1 else f"{count} settings"
+    return [f"{what} could not be measured on this host at this load: {result.unmeasured[-1]}."]
 
 
 def summary_of(stored: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from statistics import median
 from engine.core.config import SchedulerConfig
 from tuner.announce import Announcer
 from tuner.evaluators import Evaluator, Measurement
+from tuner.search_space import describe
 from tuner.store.models import StudyRow, TrialKind, TrialRow, TrialStatus
 from tuner.store.studies import Studies, finite
 from tuner.trials import Trial
@@ -24,6 +25,10 @@ class Runner:
 
     Args:
         predictor: the simulator, asked about every config that is run; None when there is none.
+
+    Attributes:
+        num_set_aside: runs that were made again because their pause was out of all proportion.
+        unmeasured: of each config that the client spoiled every attempt of: why, and what to change.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Runner:
         self._evaluator = evaluator
         self._announcer = announcer
         self.num_set_aside = 0
+        self.unmeasured: list[str] = []
         self.trials = [Trial.from_row(row) for row in studies.trials(study)]
 
     def run(
@@ -75,11 +81,16 @@ class Runner:
     ) -> Trial:
         """A run that the client did not spoil, if one of a few attempts is."""
         for attempt in range(MAX_RERUNS + 1):
-            trial = self._run_once(kind, config, seed, abort_pause_s, attempt, optuna_number)
+            trial, mend = self._run_once(kind, config, seed, abort_pause_s, attempt, optuna_number)
             if trial.status is not TrialStatus.INVALID:
-                break
-            again = "" if attempt == MAX_RERUNS else "; running it again"
-            self._announcer.warn(f"the load client spoiled a run ({trial.problems}){again}")
+                return trial
+            if attempt < MAX_RERUNS:
+                self._announcer.warn(f"the load client spoiled a run ({trial.problems}); running it again")
+        self.unmeasured.append(f"{trial.problems}; {mend}")
+        self._announcer.warn(
+            f"{describe(config)} cannot be measured on this host at this load, {MAX_RERUNS + 1} runs were "
+            f"spoiled ({self.unmeasured[-1]})"
+        )
         return trial
 
     def _set_aside(self, trial: Trial, why: str) -> None:
@@ -110,7 +121,8 @@ class Runner:
         abort_pause_s: float | None,
         attempt: int,
         optuna_number: int | None,
-    ) -> Trial:
+    ) -> tuple[Trial, str]:
+        """A run, and what would keep the client from spoiling it when it did."""
         row = self.studies.start_trial(
             self.study, kind, config, seed, attempt=attempt, optuna_number=optuna_number,
             **self._predicted(config, seed),
@@ -119,7 +131,7 @@ class Runner:
         self.studies.end_trial(row, measured, self.study.slo_pause_s)
         trial = Trial.from_row(row)
         self.trials.append(trial)
-        return trial
+        return trial, measured.mend
 
     def _measure(
         self, row: TrialRow, config: SchedulerConfig, seed: int, abort_pause_s: float | None

@@ -67,6 +67,7 @@ class Result:
         smallest: the run with the smallest pause: what can be had, and its price.
         live_trials: runs of this study, whatever became of them.
         set_aside: runs made again because their pause was out of all proportion.
+        unmeasured: of each config that could not be measured: why, and what to change.
         out_of_time: candidates were left untried.
     """
 
@@ -77,6 +78,7 @@ class Result:
     winner_number: int | None = None
     live_trials: int = 0
     set_aside: int = 0
+    unmeasured: tuple[str, ...] = ()
     simulated_trials: int = 0
     simulator_error_ttft: float | None = None
     simulator_error_pause: float | None = None
@@ -138,8 +140,8 @@ class Search:
         trial = self._runner.run(TrialKind.BASELINE, config, self._plan.seed, None)
         if trial.status is TrialStatus.INVALID:
             raise TunerError(
-                f"nothing can be measured here now: the load client is held up ({trial.problems}); "
-                "close other programs, or run the tuner on another machine with --engine"
+                "nothing can be measured on this host at this load: the load client spoiled every run "
+                f"({self._runner.unmeasured[-1]})"
             )
         self._announcer.done("chunking off", _numbers(trial))
         return trial
@@ -152,8 +154,11 @@ class Search:
                 break
             self._announcer.doing(f"rule of thumb: {chunk} tokens")
             config = fixed_chunks(self._plan.space.base, chunk)
-            tried = self._live(TrialKind.RULE, config)
-            self._announcer.done(f"rule of thumb: {chunk} tokens", _numbers(tried))
+            trial = self._live(TrialKind.RULE, config)
+            self._announcer.done(f"rule of thumb: {chunk} tokens", _numbers(trial))
+            if trial.status is TrialStatus.INVALID:
+                continue
+            tried = trial
             if tried.is_complete and _pause(tried) <= self._plan.slo_pause_s:
                 break
         return tried
@@ -312,6 +317,7 @@ class Search:
             smallest=self._smallest_of_configs(),
             live_trials=len(self._settled()),
             set_aside=self._runner.num_set_aside,
+            unmeasured=tuple(self._runner.unmeasured),
             simulated_trials=self._num_simulated,
             simulator_error_ttft=relative_error(ttfts),
             simulator_error_pause=relative_error(pauses),
@@ -344,6 +350,8 @@ def _pause(trial: Trial) -> float:
 def _numbers(trial: Trial) -> str:
     if trial.status is TrialStatus.CRASHED:
         return f"crashed: {trial.problems}"
+    if trial.status is TrialStatus.INVALID:
+        return "could not be measured"
     if trial.worst_pause_s is None:
         return trial.problems or "nothing streamed"
     if trial.is_bound:

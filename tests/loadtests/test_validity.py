@@ -64,6 +64,21 @@ def test_each_way_to_spoil_a_run_has_its_reason(changes: dict[str, object], reas
     validity = judged(**changes)  # type: ignore[arg-type]
     assert not validity.ok
     assert any(reason in line for line in validity.reasons)
+    assert validity.mend
+
+
+def test_what_to_change_follows_from_the_reason() -> None:
+    records = [dataclasses.replace(GOOD, sent_at_s=0.02), dataclasses.replace(GOOD, id="b")]
+    assert "close other programs" in judge(SCHEDULE, records, slo_pause_s=0.5).mend
+    assert "needs more than a core" in judge(SCHEDULE, records, slo_pause_s=0.5, cpu_share=0.9).mend
+    assert "config" in judged(generation=3).mend
+    assert judged().mend == ""
+
+
+def test_a_lost_load_process_spoils_the_run() -> None:
+    records = [GOOD, dataclasses.replace(GOOD, id="b")]
+    assert judge(SCHEDULE, records, slo_pause_s=0.5).ok
+    assert judge(SCHEDULE, records, slo_pause_s=0.5, num_lost=1).reasons == ("1 of the load processes died",)
 
 
 def test_a_slow_target_allows_more_dispatch_lag() -> None:

@@ -49,6 +49,7 @@ class FakeServer:
     Args:
         growth: factor on the pause for a seed: how unlucky its traffic is.
         spoil: how many of the first runs the client spoils.
+        spoils: whether it spoils every run of a config.
         interrupt_at: the run, counted from 1, during which the process is told to end.
     """
 
@@ -61,6 +62,7 @@ class FakeServer:
         spoil: int = 0,
         interrupt_at: int | None = None,
         crash: Callable[[SchedulerConfig], bool] = lambda config: False,
+        spoils: Callable[[SchedulerConfig], bool] = lambda config: False,
     ) -> None:
         self._clock = clock
         self._growth = growth
@@ -69,6 +71,7 @@ class FakeServer:
         self._spoil = spoil
         self._interrupt_at = interrupt_at
         self._crash = crash
+        self._spoils = spoils
         self.seeds: list[int] = []
         self.configs: list[SchedulerConfig] = []
 
@@ -86,13 +89,14 @@ class FakeServer:
         elapsed = 2.0 if aborted else 10.0
         self._clock.now_s += elapsed
         records = _records(pause, ttft, aborted)
-        problems = ("dispatch lag",) if len(self.seeds) <= self._spoil else ()
+        spoiled = len(self.seeds) <= self._spoil or self._spoils(config)
         return Measurement(
             summary=summarise(records, Slo(SLO_S), long_prompt_tokens=PROMPT_TOKENS),
             long_prompt_tokens=PROMPT_TOKENS,
             records=records,
             aborted=aborted,
-            problems=problems,
+            problems=("dispatch lag",) if spoiled else (),
+            mend="close other programs" if spoiled else "",
             generation=len(self.seeds),
             elapsed_s=elapsed,
         )

@@ -31,6 +31,16 @@ def test_the_table_marks_who_keeps_the_slo(tmp_path: Path) -> None:
     assert "tuner apply s --to" in text
 
 
+def test_what_could_not_be_measured_is_one_line_with_what_to_change(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    result = bench.run(FakeServer(bench.clock, spoils=lambda config: config.prefill_chunk_tokens == 512))
+    (line,) = [line for line in to_text(SUBJECT, result).splitlines() if "could not be measured" in line]
+    assert line == (
+        "1 setting could not be measured on this host at this load: dispatch lag; close other programs."
+    )
+    assert to_json(SUBJECT, result)["unmeasured"] == ["dispatch lag; close other programs"]
+
+
 def test_percentiles_without_the_samples_are_not_called_so(tmp_path: Path) -> None:
     bench = StudyBench(tmp_path)
     assert "p95" not in to_text(SUBJECT, bench.run(FakeServer(bench.clock)))

@@ -95,8 +95,18 @@ def test_a_spoiled_run_is_made_again_and_not_scored(bench: StudyBench) -> None:
 
 
 def test_a_client_that_spoils_everything_ends_the_study(bench: StudyBench) -> None:
-    with pytest.raises(TunerError, match="load client"):
+    with pytest.raises(TunerError, match=r"load client.*dispatch lag; close other programs"):
         bench.run(FakeServer(bench.clock, spoil=1000))
+
+
+def test_a_config_that_cannot_be_measured_is_tried_three_times_and_then_said(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock, spoils=lambda config: config.prefill_chunk_tokens == 512))
+    runs = [t for t in bench.studies.trials(bench.study) if t.config["prefill_chunk_tokens"] == 512]
+    assert [t.status for t in runs] == [TrialStatus.INVALID] * 3
+    assert result.unmeasured == ("dispatch lag; close other programs",)
+    assert result.rule_of_thumb is not None
+    assert result.rule_of_thumb.config.prefill_chunk_tokens < 512
+    assert result.winner is not None
 
 
 def test_a_crashing_region_does_not_end_the_study(bench: StudyBench) -> None:
