@@ -1,12 +1,13 @@
 """What Locust runs: a schedule to play, or users to watch in its web page.
 
-By hand, with users that come and go as Locust's page says:
+    locust -f loadtests/locustfile.py --host http://127.0.0.1:8080              users, from the web page
+    locust -f loadtests/locustfile.py --host … --profile ambush                 a profile, from the page
+    locust -f loadtests/locustfile.py --host … --headless -u 8 -t 1m --result seen.json
 
-    locust -f loadtests/locustfile.py --host http://127.0.0.1:8080
-
-With `--job FILE` (written by `loadtests.run`) one user plays that job's schedule and the process ends. Locust
-starts, shows and stops; it computes nothing of ours, because its percentiles come from a coarse histogram
-and its response time of a stream is the time to the headers.
+With `--job FILE` (written by `loadtests.run`) the job's schedule is played and the process ends. With
+`--processes`, or `--master` and `--worker`, each request is sent by one of the load processes and the result
+holds what all of them saw. Locust starts, shows and stops; it computes nothing of ours, because its
+percentiles come from a coarse histogram and its response time of a stream is the time to the headers.
 """
 
 # Locust is followed as untyped (it is imported nowhere else), so its base classes and decorators are Any.
@@ -14,138 +15,83 @@ and its response time of a stream is the time to the headers.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import itertools
 import json
 import os
 import random
+import secrets
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import User, between, events, task
+from locust import User, events, task
+from locust.runners import MasterRunner, WorkerRunner
 
-from loadtests.player import Player, stream_record
-from loadtests.prompts import PromptBook, bodies
+from engine.core.records import Outcome
+from engine.core.slo import parse_duration
+from loadtests.crew import prompt_seed
+from loadtests.errors import LoadTestError
+from loadtests.load_process import LoadProcess, Role
+from loadtests.player import stream_record
+from loadtests.prompts import bodies
 from loadtests.schedule import ScheduledRequest
 from loadtests.sse_client import ChatStream
-from loadtests.target import Target, first_key, model_name
 
-_PROGRESS_EVERY_S = 0.5
+_PRIORITY = -10
+_numbers = itertools.count()  # of this process's users
 
 
 @events.init_command_line_parser.add_listener
 def _add_options(parser: Any) -> None:
     parser.add_argument("--job", default="", include_in_web_ui=False, help="play this job file and end")
-    parser.add_argument("--result", default="", include_in_web_ui=False, help="where the job's result goes")
+    parser.add_argument("--result", default="", include_in_web_ui=False, help="where all records go, as JSON")
     parser.add_argument("--api-key-file", default="", help="its first key is sent as a bearer token")
-    parser.add_argument("--long-prompt-tokens", type=int, default=900, help="of the users with long prompts")
+    parser.add_argument(
+        "--slo-pause", type=_seconds, default=0.5, help="drawn as a line, and what profiles are sized for"
+    )
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31), help="of all that is drawn")
+    for kind, prompt, answer in (("chat", 80, 80), ("long", 900, 16)):
+        parser.add_argument(f"--{kind}-prompt-tokens", type=int, default=prompt, help=f"of {kind} users")
+        parser.add_argument(f"--{kind}-max-tokens", type=int, default=answer, help=f"of {kind} users")
+    with contextlib.suppress(argparse.ArgumentError):  # Locust has one, to group runs by; it is read as ours
+        parser.add_argument("--profile", default="", help="play this traffic profile instead of users")
+
+
+def _seconds(text: str) -> float:
+    """As everywhere, `0.5s`; what comes from the page is in seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @events.init.add_listener
-def _choose_users(environment: Any, **_: Any) -> None:
-    has_job = bool(environment.parsed_options.job)
-    environment.user_classes = [ScheduleUser] if has_job else [ChatUser, LongPromptUser]
-
-
-def _read_key(path: str) -> str | None:
-    return first_key(Path(path).read_text(encoding="utf-8")) if path else None
-
-
-class ScheduleUser(User):
-    """Plays one job and ends the process."""
-
-    fixed_count = 1
-
-    @task
-    def play(self) -> None:
-        options = self.environment.parsed_options
-        job = json.loads(Path(options.job).read_text(encoding="utf-8"))
-        kinds = {request["id"]: request["kind"] for request in job["requests"]}
-        player = Player(job, lambda record: _report(self.environment, kinds[record["id"]], record))
+def _join(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
+    roles = ((MasterRunner, Role.MASTER), (WorkerRunner, Role.WORKER))
+    role = next((role for kind, role in roles if isinstance(runner, kind)), Role.ALONE)
+    process = environment.evenflow = LoadProcess(environment, role, web_ui)
+    environment.events.test_start.add_listener(lambda **_: process.begin())
+    environment.events.test_stopping.add_listener(lambda **_: process.stop())
+    environment.events.test_stop.add_listener(lambda **_: process.end())
+    environment.events.quit.add_listener(lambda **_: process.end())
+    if role is not Role.MASTER:
+        _come_first()
+    if environment.parsed_options.job:
         gevent.get_hub().threadpool.spawn(_end_with_parent)
-        progress = gevent.spawn(_tell_progress, player)
-        result = player.play()
-        progress.kill()
-        Path(options.result).write_text(json.dumps(result), encoding="utf-8")
-        self.environment.runner.quit()
 
 
-class _StreamingUser(User):
-    """Asks, reads the whole answer, thinks, asks again."""
-
-    abstract = True
-    wait_time = between(1, 3)
-    prompt_tokens = 80
-    max_tokens = 80
-
-    def on_start(self) -> None:
-        self._target = Target(
-            self.host or "", api_key=_read_key(self.environment.parsed_options.api_key_file)
-        )
-        self._model, self._book = model_name(self._target), PromptBook(self._target)
-
-    @task
-    def ask(self) -> None:
-        name = type(self).__name__
-        request = ScheduledRequest(
-            id=name,
-            at_s=0.0,
-            prompt_tokens=self.prompt_tokens,
-            max_tokens=self.max_tokens,
-            prompt_seed=random.getrandbits(48),
-        )
-        body = bodies([request], {name: self._book.prompt(request)}, self._target, self._model)[name]
-        stream = ChatStream(self._target.url, self._target.request_headers(), json.dumps(body).encode())
-        t0_ns = time.perf_counter_ns()
-        stream.run()
-        _report(self.environment, name, stream_record({"id": name, "at_s": 0.0}, stream, t0_ns))
-
-
-class ChatUser(_StreamingUser):
-    """Short questions."""
-
-    weight = 3
-
-
-class LongPromptUser(_StreamingUser):
-    """Pasted documents."""
-
-    weight = 1
-    max_tokens = 16
-
-    def on_start(self) -> None:
-        super().on_start()
-        self.prompt_tokens = self.environment.parsed_options.long_prompt_tokens
-
-
-def _report(environment: Any, kind: str, record: Mapping[str, Any]) -> None:
-    """One row per request for TTFT and one for its worst pause, in milliseconds, in Locust's statistics."""
-    stamps = [event[0] for event in record["events"]]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(stamps)]
-    due_s = record["scheduled_at_s"]
-    error = RuntimeError(record["error"]) if record["error"] else None
-    rows = [("TTFT", stamps[0] - due_s if stamps else record["ended_at_s"] - due_s, error)]
-    if gaps:
-        rows.append(("worst pause", max(gaps), None))
-    for request_type, seconds, exception in rows:
-        environment.events.request.fire(
-            request_type=request_type,
-            name=kind,
-            response_time=seconds * 1000,
-            response_length=record["output_tokens"],
-            exception=exception,
-            context={},
-        )
-
-
-def _tell_progress(player: Player) -> None:
-    while True:
-        line = {"sent": player.num_sent, "ended": player.num_ended, "worst_pause_s": player.worst_gap_s}
-        print(json.dumps({"progress": line}), flush=True)
-        gevent.sleep(_PROGRESS_EVERY_S)
+def _come_first() -> None:
+    """Before the server, where the system lets us: a load client needs the CPU for moments, and what keeps it
+    off is measured as if the server had done it. Linux counts the priority of a session's processes against
+    each other only, and has another one for the session.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+        Path("/proc/self/autogroup").write_text(str(_PRIORITY), encoding="ascii")
 
 
 def _end_with_parent() -> None:
@@ -153,3 +99,83 @@ def _end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(3)
+
+
+class _StreamingUser(User):
+    """Asks, reads the whole answer, thinks, asks again."""
+
+    abstract = True
+    name = ""
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self._process: LoadProcess = environment.evenflow
+        self._place = (environment.runner.worker_index, next(_numbers))
+        self._turns = itertools.count()
+        self._random = random.Random(f"{self._process.options.seed}/{self._place}")
+
+    def wait_time(self) -> float:
+        return self._random.uniform(1.0, 3.0)
+
+    @task
+    def ask(self) -> None:
+        if self._process.plays_job:
+            gevent.sleep(1.0)
+            return
+        request = self._request()
+        record = {"id": request.id, "kind": self.name, "at_s": 0.0}
+        try:
+            stream = self._stream(request)
+        except LoadTestError as error:
+            self._say_nothing_came(record, str(error))
+            return
+        t0_ns = time.perf_counter_ns()
+        try:
+            stream.run()
+        except gevent.GreenletExit:
+            stream.leave(Outcome.UNFINISHED)
+            raise
+        finally:
+            self._saw(stream_record(record, stream, t0_ns))
+
+    def _request(self) -> ScheduledRequest:
+        options, turn = self._process.options, next(self._turns)
+        return ScheduledRequest(
+            id="-".join(map(str, (self.name, *self._place, turn))),
+            at_s=0.0,
+            prompt_tokens=getattr(options, f"{self.name}_prompt_tokens"),
+            max_tokens=getattr(options, f"{self.name}_max_tokens"),
+            prompt_seed=prompt_seed(*self._place, turn),
+            kind=self.name,
+        )
+
+    def _stream(self, request: ScheduledRequest) -> ChatStream:
+        """Raises: LoadTestError: the server does not answer."""
+        server = self._process.server()
+        prompt = server.book.prompt(request, str(self._process.options.seed))
+        body = bodies([request], {request.id: prompt}, server.target, server.model)[request.id]
+        stream = ChatStream(server.target.url, server.target.request_headers(), json.dumps(body).encode())
+        stream.connect()
+        return stream
+
+    def _say_nothing_came(self, record: dict[str, Any], why: str) -> None:
+        never = {"outcome": Outcome.NEVER_SENT, "scheduled_at_s": 0.0, "ended_at_s": 0.0, "events": []}
+        self._saw({**record, **never, "output_tokens": 0, "error": why})
+
+    def _saw(self, record: dict[str, Any]) -> None:
+        assert self._process.hand is not None
+        self._process.hand.saw(record)
+
+
+class ChatUser(_StreamingUser):
+    """Short questions."""
+
+    weight = 3
+    name = "chat"
+
+
+class LongPromptUser(_StreamingUser):
+    """Pasted documents."""
+
+    weight = 1
+    name = "long"

@@ -62,6 +62,16 @@ class Player:
     def num_ended(self) -> int:
         return len(self._records)
 
+    @property
+    def running(self) -> dict[str, float]:
+        """When each request that was sent and has not ended was sent, by id."""
+        streams = [(self._requests[index]["id"], stream) for index, stream in self._live.items()]
+        return {name: (s.sent_at_ns - self._t0_ns) / _NS for name, s in streams if s.sent_at_ns is not None}
+
+    def stop(self) -> None:
+        """Ends the run early: what runs is given up, what is left is not sent."""
+        self._stop.set()
+
     def play(self) -> dict[str, Any]:
         """Runs the whole schedule and its drain.
 
@@ -151,7 +161,8 @@ class Player:
 
     def _keep(self, index: int, stream: ChatStream) -> None:
         request = self._requests[index]
-        record = stream_record({"id": request["id"], "at_s": self._due_s[index]}, stream, self._t0_ns)
+        known = {"id": request["id"], "kind": request["kind"], "at_s": self._due_s[index]}
+        record = stream_record(known, stream, self._t0_ns)
         self._records[index] = record
         self._on_end(record)
         self._follow(request["id"], record["ended_at_s"])
@@ -218,6 +229,7 @@ def stream_record(request: Mapping[str, Any], stream: ChatStream, t0_ns: int) ->
     first_ns = stream.first_sent_ns
     return {
         "id": request["id"],
+        "kind": request["kind"],
         "scheduled_at_s": request["at_s"],
         "outcome": stream.outcome.value,
         "sent_at_s": at_s(stream.sent_at_ns if first_ns is None else first_ns),

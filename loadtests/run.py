@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,7 @@ def run_load(
     expected_generation: int | None = None,
     retries: int = 0,
     salt: str | None = None,
+    num_processes: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LoadResult:
     """Plays `schedule` once and waits for the end of its drain.
@@ -94,6 +96,7 @@ def run_load(
         retries: how often every refused request is sent again at least, after the server's `Retry-After`.
         salt: of the prompts' words; None draws a fresh one, so that lengths and times repeat from run to run
             but nothing is found in the server's prefix cache that this run did not put there.
+        num_processes: load processes that share the schedule, each request sent by one of them.
         on_progress: called about twice a second, on the caller's thread.
 
     Raises:
@@ -103,9 +106,9 @@ def run_load(
     target = as_target(target)
     book = book or PromptBook(target)
     prompts = book.prompts(schedule, secrets.token_hex(4) if salt is None else salt)
-    job = _job(schedule, target, prompts, abort_pause_s, grace_s, retries)
+    job = make_job(schedule, target, prompts, abort_pause_s=abort_pause_s, grace_s=grace_s, retries=retries)
     with _directory(workdir) as directory:
-        raw = _run_child(job, directory, on_progress)
+        raw = _run_child(job, directory, num_processes, on_progress)
     records = tuple(
         _record(request, prompts[request.id].tokens, one)
         for request, one in zip(schedule.requests, raw["records"], strict=True)
@@ -118,6 +121,7 @@ def run_load(
         cpu_share=raw["cpu_share"],
         expected_generation=expected_generation,
         aborted=raw["aborted_at_s"] is not None,
+        num_lost=raw["num_lost"],
     )
     return LoadResult(
         records=records,
@@ -130,14 +134,16 @@ def run_load(
     )
 
 
-def _job(
+def make_job(
     schedule: Schedule,
     target: Target,
     prompts: dict[str, Prompt],
-    abort_pause_s: float | None,
-    grace_s: float | None,
-    retries: int,
+    *,
+    abort_pause_s: float | None = None,
+    grace_s: float | None = None,
+    retries: int = 0,
 ) -> dict[str, Any]:
+    """What a load process has to know to play the schedule, as JSON values."""
     made = bodies(schedule.requests, prompts, target, model_name(target))
     return {
         "url": target.url,
@@ -177,7 +183,10 @@ def _directory(workdir: Path | None) -> Iterator[Path]:
 
 
 def _run_child(
-    job: Mapping[str, Any], directory: Path, on_progress: Callable[[Progress], None] | None
+    job: Mapping[str, Any],
+    directory: Path,
+    num_processes: int,
+    on_progress: Callable[[Progress], None] | None,
 ) -> dict[str, Any]:
     job_file, result_file, log_file = (directory / name for name in ("job.json", "result.json", "client.log"))
     result_file.unlink(missing_ok=True)
@@ -185,7 +194,7 @@ def _run_child(
     with (
         _private_file(job_file, json.dumps(job)),
         log_file.open("wb") as log,
-        _child(job_file, result_file, job["url"], log, limit_s) as child,
+        _child(job_file, result_file, job["url"], num_processes, log, limit_s) as child,
     ):
         _follow(child, len(job["requests"]), on_progress)
         status = child.wait()
@@ -211,7 +220,7 @@ def _private_file(path: Path, content: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _child(
-    job_file: Path, result_file: Path, url: str, log: Any, limit_s: float
+    job_file: Path, result_file: Path, url: str, num_processes: int, log: Any, limit_s: float
 ) -> Iterator[subprocess.Popen[str]]:
     """The load client. It holds our pipe as its standard input and ends when that closes, so neither
     Ctrl-C here nor a kill of this process leaves it behind; a session of its own keeps a terminal's
@@ -219,7 +228,7 @@ def _child(
     """
     command = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
     command += ["--loglevel", "WARNING", "--users", "1", "--host", url, "--exit-code-on-error", "0"]
-    command += ["--job", str(job_file), "--result", str(result_file)]
+    command += ["--job", str(job_file), "--result", str(result_file), *_sharing(num_processes)]
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -242,6 +251,16 @@ def _child(
         for stream in (child.stdin, child.stdout):
             if stream is not None:
                 stream.close()
+
+
+def _sharing(num_processes: int) -> list[str]:
+    """Locust's options for several load processes, which meet at a port of their own."""
+    if num_processes == 1:
+        return []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    meet = ["--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--master-port", port]
+    return ["--processes", str(num_processes), *meet]
 
 
 def _follow(

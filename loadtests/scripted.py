@@ -127,6 +127,7 @@ class ScriptedServer:
     """Serves scripts on loopback from a thread of its own, from `with` to its end.
 
     Attributes:
+        asked: the first message of every chat request.
         received: by `max_tokens`: when each such request had come, perf_counter ns.
         sent: by `max_tokens`: (perf_counter ns just before the write, content events completed) of every
             write of the last such request, its head (two writes) first.
@@ -135,6 +136,7 @@ class ScriptedServer:
     def __init__(self, scripts: Mapping[int, Script], *, has_tokenizer: bool = True) -> None:
         self._packets = {key: tuple(_packets(script)) for key, script in scripts.items()}
         self._scripts = dict(scripts)
+        self.asked: list[str] = []
         self.received: dict[int, list[int]] = {}
         self.sent: dict[int, list[tuple[int, int]]] = {}
         self.num_requests = 0
@@ -176,7 +178,9 @@ class ScriptedServer:
             status = 200 if self.has_tokenizer else 404
             transport.write(_json_answer(status, {"count": words + _TEMPLATE_TOKENS}))
         else:
-            received_ns, key = time.perf_counter_ns(), json.loads(body)["max_tokens"]
+            received_ns, asked = time.perf_counter_ns(), json.loads(body)
+            key = asked["max_tokens"]
+            self.asked.append(asked["messages"][0]["content"] if "messages" in asked else "")
             self.received.setdefault(key, []).append(received_ns)
             script = self._scripts[key]
             self.num_requests += 1

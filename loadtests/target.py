@@ -96,11 +96,19 @@ def model_name(target: Target) -> str:
     Raises:
         TargetError: the server does not answer or lists no model.
     """
-    if target.model:
-        return target.model
+    return target.model or str(model_card(target)["id"])
+
+
+def model_card(target: Target) -> Mapping[str, Any]:
+    """What the server says of its first model: its `id`, and whatever else.
+
+    Raises:
+        TargetError: the server does not answer or lists no model.
+    """
     status, answer = call(target, "GET", "/v1/models")
     try:
-        return str(answer["data"][0]["id"])
+        card = answer["data"][0]
+        return {**card, "id": card["id"]}
     except (TypeError, KeyError, IndexError):
         said = error_message(answer) if isinstance(answer, dict) else "no JSON"
         raise TargetError(f"{target.url}/v1/models names no model (HTTP {status}: {said})") from None
