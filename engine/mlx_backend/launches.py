@@ -15,18 +15,16 @@ class Ticket:
 
     Attributes:
         tokens: the tokens drawn, `(n,)`; None when none is.
-        marker: computed when the work is. It never shares memory with a cache, because a cache that
-            somebody else can see is copied, not extended.
-        early: computed when most of the work is.
-        first: computed when a little of it is.
         state: everything that the work leaves behind, so that no later launch has to compute it.
+        end: computed when the work is. It never shares memory with a cache, because a cache that somebody
+            else can see is copied, not extended.
+        cuts: computed when a little of the work is, and when most of it is; none when it is launched whole.
     """
 
     tokens: mx.array | None
-    marker: mx.array | None = None
-    early: mx.array | None = None
-    first: mx.array | None = None
-    state: Sequence[mx.array] = ()
+    state: Sequence[mx.array]
+    end: mx.array | None = None
+    cuts: tuple[mx.array, mx.array] | None = None
 
 
 def launch(ticket: Ticket) -> None:
@@ -36,26 +34,25 @@ def launch(ticket: Ticket) -> None:
     MAX_ACTIVE_TASKS). A layer fills about one, so all layers of a step would hold the caller up for most of
     that step.
     """
-    start([ticket.first] if ticket.first is not None else _all(ticket))
+    start(_all(ticket) if ticket.cuts is None else ticket.cuts[:1])
 
 
 def launch_rest(ticket: Ticket) -> None:
     """Sends what `launch` left."""
-    if ticket.first is None:
-        return
-    if ticket.early is not None:
-        # Apart from the rest, because what is launched together is reported done together.
-        start([ticket.early])
-    start(_all(ticket))
+    if ticket.cuts is not None:
+        # Apart from one another, because what is launched together is reported done together.
+        start(ticket.cuts[1:])
+        start(_all(ticket))
 
 
 def start(arrays: Sequence[mx.array]) -> None:
+    """Sends the computation of `arrays`."""
     mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
 
 def wait_nearly(ticket: Ticket) -> None:
-    """Blocks until the ticket's early part is done, or all of it when there is none."""
-    mx.eval(_ends(ticket) if ticket.early is None else ticket.early)
+    """Blocks until most of the ticket's work is done, or all of it when it was not cut."""
+    mx.eval(_ends(ticket) if ticket.cuts is None else ticket.cuts)
 
 
 def wait(ticket: Ticket) -> tuple[int, ...]:
@@ -72,4 +69,4 @@ def _all(ticket: Ticket) -> list[mx.array]:
 
 
 def _ends(ticket: Ticket) -> list[mx.array]:
-    return [array for array in (ticket.tokens, ticket.marker) if array is not None]
+    return [array for array in (ticket.tokens, ticket.end) if array is not None]
