@@ -22,8 +22,6 @@ from loadtests.sessions import follow_on, share_blocks
 from loadtests.traces import fixes
 from loadtests.traces.fixes import Notes
 
-_LONG_SHARE = 0.9  # prompts longer than this share of all count as long, when nothing else was said
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
@@ -168,5 +166,5 @@ def _request(
 
 
 def _long_threshold(requests: Sequence[ScheduledRequest]) -> int:
-    threshold = nearest_rank([request.prompt_tokens for request in requests], _LONG_SHARE)
+    threshold = nearest_rank([request.prompt_tokens for request in requests], fixes.LONG_SHARE)
     return max(1, int(threshold or 1))

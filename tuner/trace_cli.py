@@ -16,7 +16,25 @@ def add_trace(commands: Any) -> None:
     text = "look at recorded traffic, or bring it into another form"
     parser = commands.add_parser("trace", help=text, description=text[0].upper() + text[1:] + ".")
     actions = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    _add_show(actions)
     _add_convert(actions)
+
+
+def _add_show(actions: Any) -> None:
+    parser = command(actions, "show", "what a trace holds, and what is wrong with it", _show)
+    add = parser.add_argument
+    add("trace", metavar="TRACE", help="a recorded trace, or one of the known public formats")
+    add("--context", type=positive, metavar="N", help="tokens of the model's context")
+    add("--long", type=positive, metavar="N", help="tokens of a long prompt (default: the longest tenth)")
+    add(
+        "--stream-rate",
+        type=rate,
+        default=30.0,
+        metavar="X",
+        help="tokens a second of answers whose times are not recorded, for the concurrency (default 30)",
+    )
+    _add_reading(parser)
+    add("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _add_convert(actions: Any) -> None:
@@ -57,6 +75,12 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", metavar="F|URL", help="counts the tokens of text: a tokenizer.json, or an engine")
     add("--seed", type=int, default=1, metavar="N", help="of all that is drawn (default %(default)s)")
     add("--api-key-file", type=Path, metavar="F", help="of that engine; or $EVENFLOW_API_KEY")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from tuner.commands.trace import run_show
+
+    return run_show(arguments)
 
 
 def _convert(arguments: argparse.Namespace) -> int:

@@ -87,6 +87,9 @@ class TraceRow:
     estimated: tuple[str, ...] = ()
 
 
+_ORIGINAL = frozenset(field.name for field in dataclasses.fields(TraceOriginal))
+
+
 def format_header(header: TraceHeader) -> str:
     """The header's line, without a line break. Empty fields are left out."""
     return _dump({"v": VERSION, "kind": "header", **_stated(header)})
@@ -256,8 +259,8 @@ class _Row:
         value = self.raw.get(name)
         if value is None:
             return ()
-        if isinstance(value, list) and all(isinstance(item, str) or _is_whole(item) for item in value):
-            return tuple(str(item) for item in value)
+        if isinstance(value, list) and {type(item) for item in value} <= {str, int}:
+            return tuple(map(str, value))
         return tuple(self.fail(name, "a list of block hashes"))
 
     def original(self, name: str) -> TraceOriginal | None:
@@ -266,8 +269,7 @@ class _Row:
             return None
         if not isinstance(value, dict):
             self.fail(name, "an object")
-        known = {f.name for f in dataclasses.fields(TraceOriginal)}
-        return TraceOriginal(**{key: item for key, item in value.items() if key in known})
+        return TraceOriginal(**{key: item for key, item in value.items() if key in _ORIGINAL})
 
 
 def _is_whole(value: Any) -> bool:

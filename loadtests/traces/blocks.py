@@ -25,9 +25,12 @@ def regroup(prefix: tuple[str, ...], num_tokens: int, old: int, new: int) -> tup
 
     Args:
         num_tokens: of the prompt.
+        old: 0 when nobody knows how many.
     """
     if old == new or not prefix:
         return prefix
+    if not old:
+        return None
     if new % old == 0:
         size = new // old
         known = len(prefix) if len(prefix) * old >= num_tokens else len(prefix) // size * size
@@ -36,6 +39,16 @@ def regroup(prefix: tuple[str, ...], num_tokens: int, old: int, new: int) -> tup
         parts = tuple(f"{name}.{part}" for name in prefix for part in range(old // new))
         return parts[: -(-num_tokens // new)]
     return None
+
+
+def cannot_regroup(header: TraceHeader, new: int) -> str:
+    """The note for rows that `regroup` gave up."""
+    old = (
+        f"{header.block} tokens"
+        if header.block
+        else f"{header.text_block or 'who knows how many'} characters"
+    )
+    return f"values of prefix left out: blocks of {old} cannot be told in blocks of {new} tokens"
 
 
 def covering(prefix: tuple[str, ...], num_tokens: int, block: int, own: str) -> tuple[str, ...]:
@@ -80,11 +93,9 @@ def numbered(row: TraceRow, header: TraceHeader, block: int, notes: Notes) -> li
     """The blocks of the whole prompt, `block` tokens each, as numbers; none when they cannot be told."""
     if not row.prefix:
         return []
-    names = regroup(row.prefix, row.prompt_tokens, header.block, block) if header.block else None
+    names = regroup(row.prefix, row.prompt_tokens, header.block, block)
     if names is None:
-        notes.count(
-            f"values of prefix left out: blocks of {header.block} tokens cannot be told in blocks of {block}"
-        )
+        notes.count(cannot_regroup(header, block))
         return []
     return [number_of(name) for name in covering(names, row.prompt_tokens, block, row.id)]
 

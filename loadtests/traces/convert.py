@@ -7,21 +7,24 @@ between the two is its stamp and a hash of its id (16 bytes).
 from __future__ import annotations
 
 import heapq
+import secrets
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from engine.core.errors import TraceError
+from engine.core.redaction import Redactor
 from engine.core.trace import TraceHeader, TraceRow
 from loadtests.traces import fixes
-from loadtests.traces.blocks import regroup
+from loadtests.traces.blocks import cannot_regroup, regroup
 from loadtests.traces.files import find_exporter, open_trace, write_trace
 from loadtests.traces.fixes import ClockFaults, Notes, Rows
-from loadtests.traces.names import Salt, renamed
+from loadtests.traces.names import renamed
 from loadtests.traces.reading import Reading, wall_clock
 from loadtests.traces.spill import sorted_rows
 
@@ -107,12 +110,21 @@ def _survey(path: Path, reading: Reading) -> _Input:
     return _Input(path, trace.format, trace.header, fixes.clock_faults(stamps), has_duplicates, num_owned)
 
 
+_Value = TypeVar("_Value")
+
+
+def _common(values: Iterable[_Value]) -> _Value | None:
+    """The value that all are; None when they differ."""
+    first, *others = set(values)
+    return None if others else first
+
+
 class _Converter:
     def __init__(self, inputs: Sequence[Path], conversion: Conversion, reading: Reading) -> None:
         self.wanted, self.reading, self.notes = conversion, reading, Notes()
         self.inputs = self._placed([_survey(path, reading) for path in inputs])
         self.block = max(item.header.block for item in self.inputs)
-        self.salt = Salt() if conversion.redact else None
+        self.redactor = Redactor(secrets.token_bytes(16)) if conversion.redact else None
         self.num_rows = 0
 
     def write(self, out: Path, force: bool) -> tuple[int, tuple[str, ...]]:
@@ -150,10 +162,7 @@ class _Converter:
         for row in rows:
             prefix = regroup(row.prefix, row.prompt_tokens, item.header.block, self.block)
             if prefix is None:
-                self.notes.count(
-                    f"values of prefix left out: blocks of {item.header.block} tokens cannot be told in "
-                    f"blocks of {self.block}"
-                )
+                self.notes.count(cannot_regroup(item.header, self.block))
             yield replace(row, t=row.t + item.offset_s, prefix=prefix or ())
 
     # -- all of them ---------------------------------------------------------------------------------
@@ -177,7 +186,7 @@ class _Converter:
             rows = fixes.cap_lengths(
                 rows, notes, context_tokens=wanted.context_tokens, block_tokens=self.block
             )
-        return renamed(rows, self.salt.pseudonym) if self.salt else rows
+        return renamed(rows, self.redactor.pseudonym) if self.redactor else rows
 
     def _ownerless(self, rows: Rows) -> Iterator[TraceRow]:
         for row in rows:
@@ -204,15 +213,15 @@ class _Converter:
 
     def _header(self) -> TraceHeader:
         headers = [item.header for item in self.inputs]
-        salts, tokenizers = {h.salt_id for h in headers}, {h.tokenizer for h in headers}
-        if len(tokenizers) > 1:
+        if _common(header.tokenizer for header in headers) is None:
             self.notes.say("the traces were counted by different tokenizers; the header names none")
-        sources = [item.format if self.salt else item.header.source for item in self.inputs]
+        sources = [item.format if self.redactor else item.header.source for item in self.inputs]
         return TraceHeader(
             t0=self._t0([header.t0 for header in headers]),
-            tokenizer=tokenizers.pop() if len(tokenizers) == 1 else "",
+            tokenizer=_common(header.tokenizer for header in headers) or "",
             block=self.block,
-            salt_id=self.salt.id if self.salt else (salts.pop() if len(salts) == 1 else ""),
+            text_block=_common(header.text_block for header in headers),
+            salt_id=self.redactor.salt_id if self.redactor else _common(h.salt_id for h in headers) or "",
             source=" + ".join(dict.fromkeys(sources)),
         )
 

@@ -20,10 +20,12 @@ import numpy as np
 
 from engine.core.trace import TraceRow
 
+LONG_SHARE = 0.9  # prompts longer than this share of all count as long, when nothing else was said
 _MIN_ROWS = 10  # fewer stamps say nothing about a clock
 _COARSE_SHARE = 0.9
 _MIXED_SHARE = 0.002  # of neighbours a thousandfold apart; shuffled stamps make about 0.0001
 _MS_PER_S = 1000.0
+_NEAR_DIGITS = 0.043  # a tenth
 _FAR_S = 30.0
 _DIGITS = 9  # of computed times: what lies beyond is the arithmetic's
 
@@ -72,7 +74,7 @@ class ClockFaults:
     step_s: int = 0
 
 
-def clock_faults(stamps: Sequence[float]) -> ClockFaults:
+def clock_faults(stamps: Sequence[float] | np.ndarray) -> ClockFaults:
     """Looks at the stamps (seconds, in file order) of the rows that can be replayed."""
     t = np.asarray(stamps, dtype=float)
     if not len(t):
@@ -84,11 +86,8 @@ def clock_faults(stamps: Sequence[float]) -> ClockFaults:
 
 
 def _has_mixed_units(t: np.ndarray) -> bool:
-    before, after = t[:-1], t[1:]
-    both = (before > 0) & (after > 0)
-    ratio = after[both] / before[both]
-    ratio = np.maximum(ratio, 1 / ratio)
-    leaps = int(np.count_nonzero((ratio > 0.9 * _MS_PER_S) & (ratio < 1.1 * _MS_PER_S)))
+    digits = np.log10(t[t > 0])
+    leaps = int(np.count_nonzero(np.abs(np.abs(np.diff(digits)) - 3.0) < _NEAR_DIGITS))
     return len(t) >= _MIN_ROWS and leaps >= max(2, _MIXED_SHARE * len(t))
 
 
@@ -105,8 +104,8 @@ def _step_s(t: np.ndarray) -> int:
 
 
 def is_failed(row: TraceRow) -> bool:
-    """Whether there is nothing to replay: a request without prompt or answer."""
-    return row.output_tokens <= 0 or row.prompt_tokens <= 0
+    """Whether there is nothing to replay: no prompt, or no answer although the client stayed."""
+    return row.prompt_tokens <= 0 or (row.output_tokens <= 0 and row.cancel_s is None)
 
 
 def drop_failed(rows: Rows, notes: Notes) -> Iterator[TraceRow]:
@@ -145,16 +144,30 @@ def in_order(rows: Rows) -> list[TraceRow]:
 
 def one_unit(rows: Rows, first_s: float, notes: Notes) -> Iterator[TraceRow]:
     """Milliseconds among seconds, in file order: read as whichever lies nearer to the row before."""
-    before_s = first_s
+    clock = MixedClock(first_s)
     for row in rows:
-        in_s = row.t / _MS_PER_S
-        off_s = abs(row.t - before_s)
-        is_ms = off_s > _FAR_S and abs(in_s - before_s) < off_s / 10
-        if is_ms:
-            notes.count("time stamps were milliseconds among seconds; divided by 1000")
-            row = replace(row, t=in_s)
-        before_s = row.t
-        yield row
+        t = clock.seconds(row.t)
+        notes.count("time stamps were milliseconds among seconds; divided by 1000", int(t != row.t))
+        yield row if t == row.t else replace(row, t=t)
+
+
+class MixedClock:
+    """Reads stamps in file order, some of which are milliseconds.
+
+    Args:
+        first_s: the earliest stamp.
+    """
+
+    def __init__(self, first_s: float) -> None:
+        self._before_s = first_s
+
+    def seconds(self, stamp: float) -> float:
+        """The stamp, or a thousandth of it where that lies much nearer to the one before."""
+        off_s = abs(stamp - self._before_s)
+        in_s = stamp / _MS_PER_S
+        is_ms = off_s > _FAR_S and abs(in_s - self._before_s) < off_s / 10
+        self._before_s = in_s if is_ms else stamp
+        return self._before_s
 
 
 def spread(rows: Rows, step_s: int, seed: int, notes: Notes) -> Iterator[TraceRow]:
@@ -247,7 +260,7 @@ def cap_lengths(
     max_output_tokens: int | None = None,
     block_tokens: int = 0,
 ) -> Iterator[TraceRow]:
-    """Answers cut to `max_output_tokens` and half the context, then prompts to what is left of it.
+    """Answers cut to `max_output_tokens`; beyond the context, answers to half of it and prompts to the rest.
 
     Args:
         context_tokens: prompt and answer together; None is no limit.
@@ -261,9 +274,8 @@ def cap_lengths(
 
 
 def _fit(row: TraceRow, context: int | None, max_output: int | None, block: int) -> TraceRow:
-    output = min(row.output_tokens, max_output or row.output_tokens)
-    prompt = row.prompt_tokens
-    if context is not None:
+    prompt, output = row.prompt_tokens, min(row.output_tokens, max_output or row.output_tokens)
+    if context is not None and prompt + output > context:
         output = min(output, context // 2)
         prompt = min(prompt, context - output)
     if (prompt, output) == (row.prompt_tokens, row.output_tokens):

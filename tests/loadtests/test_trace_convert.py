@@ -142,7 +142,7 @@ def test_merged_traces_tell_their_prefixes_in_the_same_blocks(convert_rows) -> N
     assert a.prefix[0] == b.prefix[0]
     assert a.prefix[1] != b.prefix[1]
     assert (c.prefix, d.prefix) == (("k", "l"), ())
-    assert "1 values of prefix left out: blocks of 100 tokens cannot be told in blocks of 128" in notes
+    assert "1 values of prefix left out: blocks of 100 tokens cannot be told in blocks of 128 tokens" in notes
 
 
 def test_redaction_leaves_no_name_and_all_equalities(convert_rows, tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_blocks_of_another_size_are_told_anew_or_left_out_and_said() -> None:
     assert sharing(back) == [(0, 1), (0, 2), (3, 4)]
     _, back, notes = there_and_back(rows, "mooncake", TraceHeader(block=100))
     assert [r.prefix for r in back] == [()] * 3
-    assert "3 values of prefix left out: blocks of 100 tokens cannot be told in blocks of 512" in notes
+    assert "3 values of prefix left out: blocks of 100 tokens cannot be told in blocks of 512 tokens" in notes
 
 
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(0, 60), st.sampled_from([4, 16, 64, 128]))

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,19 @@ def test_help_names_every_format() -> None:
     status, out, _ = tuner("trace", "convert", "--help")
     assert status == 0
     assert all(name in out for name in FORMATS_WRITTEN)
+
+
+def test_show_tells_what_is_there_and_what_is_wrong(azure: Path) -> None:
+    status, out, _ = tuner("trace", "show", azure, "--context", "1500")
+    assert status == 0
+    assert "requests       20 in 19.7 s" in out
+    assert "! 1 requests had no prompt or no answer: replay leaves them out\n" in out
+    assert "! 6 requests need more than 1,500 tokens with their answers: " in out
+
+
+def test_show_prints_one_object_for_programs(azure: Path) -> None:
+    status, out, said = tuner("trace", "show", azure, "--json")
+    assert (status, said) == (0, "")
+    seen = json.loads(out)
+    assert (seen["format"], seen["requests"]) == ("azure", 20)
+    assert [finding["kind"] for finding in seen["findings"]] == ["failed"]
