@@ -88,6 +88,7 @@ class TraceRow:
 
 
 _ORIGINAL = frozenset(field.name for field in dataclasses.fields(TraceOriginal))
+_ORIGINAL_NAMES = frozenset({"status", "config"})
 
 
 def format_header(header: TraceHeader) -> str:
@@ -246,8 +247,7 @@ class _Row:
         value = self.raw.get(name)
         if value is None:
             return None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and math.isfinite(value) and value >= 0:
+        if _is_seconds(value):
             return float(value)
         return float(self.fail(name, "seconds from 0"))
 
@@ -269,8 +269,21 @@ class _Row:
             return None
         if not isinstance(value, dict):
             self.fail(name, "an object")
-        return TraceOriginal(**{key: item for key, item in value.items() if key in _ORIGINAL})
+        known = {key: item for key, item in value.items() if key in _ORIGINAL and item is not None}
+        for key, item in known.items():
+            if not (_is_name(item) if key in _ORIGINAL_NAMES else _is_seconds(item)):
+                wanted = "a text or a number" if key in _ORIGINAL_NAMES else "seconds from 0"
+                raise TraceError(f"{self._where}: {name}.{key} must be {wanted}, not {item!r}")
+        return TraceOriginal(**known)
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, int | str)
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (float, int) and 0 <= value < math.inf

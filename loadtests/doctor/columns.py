@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.errors import TraceError
 from engine.core.trace import TraceRow
 from loadtests.doctor.reuse import PrefixReuse
 
@@ -19,6 +20,7 @@ Ints = NDArray[np.int64]
 
 NOBODY = 0  # stands for no name; a name that hashes to it is one in 2^64
 UNKNOWN = -1
+_MOST_TOKENS, _MOST_S = 10**12, 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,26 @@ class Columns:
 
 
 def read_columns(rows: Iterable[TraceRow], reuse: PrefixReuse) -> Columns:
-    """All rows as columns; their prefixes go into `reuse`."""
+    """All rows as columns; their prefixes go into `reuse`.
+
+    Raises:
+        TraceError: a time or length that nobody can mean, and whatever comes out of `rows`.
+    """
     t, whole_s, think_s = array("d"), array("d"), array("d")
     prompt, output, cached = array("q"), array("q"), array("q")
     ids, after, users, sessions = array("q"), array("q"), array("q"), array("q")
     cancelled, statuses = bytearray(), Counter[str]()
     for row in rows:
+        if row.t > _MOST_S or row.prompt_tokens > _MOST_TOKENS or row.output_tokens > _MOST_TOKENS:
+            raise TraceError(
+                f"request {row.id}: no time beyond {_MOST_S:g} s and no length beyond {_MOST_TOKENS:g} "
+                "tokens can be meant; is the unit right?"
+            )
         t.append(row.t)
         prompt.append(row.prompt_tokens)
         output.append(row.output_tokens)
-        think_s.append(math.nan if row.think_s is None else row.think_s)
-        cached.append(UNKNOWN if row.cached is None else row.cached)
+        think_s.append(math.nan if row.think_s is None else min(row.think_s, _MOST_S))
+        cached.append(UNKNOWN if row.cached is None else min(row.cached, row.prompt_tokens))
         ids.append(hash(row.id))
         after.append(hash(row.after) if row.after else NOBODY)
         users.append(hash(row.user) if row.user else NOBODY)
@@ -73,7 +84,7 @@ def read_columns(rows: Iterable[TraceRow], reuse: PrefixReuse) -> Columns:
         if original is None:
             whole_s.append(math.nan)
         else:
-            whole_s.append(math.nan if original.e2e_s is None else original.e2e_s)
+            whole_s.append(math.nan if original.e2e_s is None else min(original.e2e_s, _MOST_S))
             if original.status is not None:
                 statuses[str(original.status)] += 1
         cancelled.append(row.cancel_s is not None)

@@ -50,7 +50,7 @@ class _Remote:
         self._target, self._model = target, self._tried(lambda: model_name(target))
 
     def text(self, text: str) -> int:
-        return self._count({"prompt": _encodable(text)})
+        return self._count({"prompt": _encodable(text)}) if text else 0
 
     def messages(self, messages: list[dict[str, Any]]) -> int:
         plain = [{"role": str(m.get("role", "user")), "content": _encodable(_content(m))} for m in messages]

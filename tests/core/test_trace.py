@@ -82,6 +82,9 @@ def test_fields_of_later_additions_are_ignored() -> None:
         ({"prefix": "abc"}, "prefix"),
         ({"stream": "yes"}, "stream"),
         ({"orig": 3}, "orig"),
+        ({"orig": {"ttft_s": "soon"}}, "orig.ttft_s"),
+        ({"orig": {"e2e_s": -1}}, "orig.e2e_s"),
+        ({"orig": {"status": []}}, "orig.status"),
         ({"cancel_s": "x"}, "cancel_s"),
     ],
 )

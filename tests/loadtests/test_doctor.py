@@ -215,7 +215,7 @@ def test_an_empty_trace_is_an_error() -> None:
         examined([])
 
 
-@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=30), st.booleans())
+@given(st.lists(st.floats(0, 1e15), min_size=1, max_size=30), st.booleans())
 def test_whatever_the_stamps_it_can_be_told_in_json_and_in_words(stamps, whole) -> None:
     rows = [
         row(f"r{i % 5}", float(int(t)) if whole else t, user=f"u{i % 2}", session="s")
@@ -238,6 +238,12 @@ def test_whatever_the_stamps_it_can_be_told_in_json_and_in_words(stamps, whole) 
         "users",
         "sessions",
     ]
+
+
+@pytest.mark.parametrize("fields", [{"prompt": 10**30}, {"output": 10**13}, {"t": 1.7e18}])
+def test_what_nobody_can_mean_is_an_error(fields) -> None:
+    with pytest.raises(TraceError, match=r"request a: no time beyond .* is the unit right"):
+        examined([row(**({"request_id": "a", "t": 0.0} | fields))])
 
 
 def test_bars_show_whatever_is_above_zero() -> None:
