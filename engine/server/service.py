@@ -229,6 +229,8 @@ class Service:
             if isinstance(event, FinishedEvent):
                 self._end(stream, event)
                 continue
+            if stream.stop_matched:  # it had ended in the engine too, and the event of that is on its way
+                continue
             num_tokens += 1
             gap_s = stream.on_token(event)
             if gap_s is not None:
@@ -251,14 +253,14 @@ class Service:
 
     def _end(self, stream: Stream, event: FinishedEvent, message: str = "") -> None:
         del self.streams[event.request_id]
-        stream.on_finished(event, message)
+        end = stream.on_finished(event, message)
         request = stream.request
         ended = EndedRequest(
             id=request.id,
             outcome=_OUTCOMES[event.reason],
             prompt_tokens=request.num_prompt_tokens,
             last_generation=self.generation,
-            timeline=event.timeline,
+            timeline=end.timeline,
         )
         self.ended.add(ended)
         self.metrics.on_end(ended)

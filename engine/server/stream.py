@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from dataclasses import dataclass
 
 from engine.core.events import FinishedEvent, TokenEvent
@@ -49,6 +50,7 @@ class Stream:
     while it waits, this runs.
 
     Attributes:
+        num_tokens: taken in so far.
         shows_every_token: a token whose text is held back (half a character, a stop string's beginning)
             still makes a delta, with no text: a pause of the text alone is no pause of the server.
     """
@@ -56,6 +58,7 @@ class Stream:
     def __init__(self, request: Request, detokenizer: Detokenizer, stops: StopStrings) -> None:
         self.request = request
         self.end: End | None = None
+        self.num_tokens = 0
         self.last_token_at_s: float | None = None
         self.worst_pause_s = 0.0
         self.shows_every_token = False
@@ -74,6 +77,7 @@ class Stream:
         self.last_token_at_s = event.at_s
         if gap_s is not None and gap_s > self.worst_pause_s:
             self.worst_pause_s = gap_s
+        self.num_tokens += 1
         self._unsent_tokens += 1
         self._last = event
         self._show(self._stops.push(self._detokenizer.push(event.token)))
@@ -83,8 +87,10 @@ class Stream:
     def stop_matched(self) -> bool:
         return self._stops.stopped
 
-    def on_finished(self, event: FinishedEvent, message: str = "") -> None:
-        """Takes in the end; the only call of its kind."""
+    def on_finished(self, event: FinishedEvent, message: str = "") -> End:
+        """Takes in the end; the only call of its kind. Tokens that the engine had written before it heard of
+        a stop string, or of the client's leaving, are no part of the answer.
+        """
         assert self.end is None
         reason = event.reason
         if self.stop_matched and reason is FinishReason.LENGTH:
@@ -93,8 +99,10 @@ class Stream:
             self._show(self._stops.push(self._detokenizer.finish()))
             self._show(self._stops.finish())
         step = self._last.step if self._last else 0
-        self.end = End(reason, event.timeline, self._unsent_tokens, step, message)
+        timeline = dataclasses.replace(event.timeline, num_output_tokens=self.num_tokens)
+        self.end = End(reason, timeline, self._unsent_tokens, step, message)
         self.wake()
+        return self.end
 
     def wake(self) -> None:
         """Makes a waiting `take` return, with nothing if there is nothing."""
