@@ -66,12 +66,14 @@ def schedule_from_trace(
     *,
     name: str = "trace",
     block_tokens: int = 0,
+    read_notes: Iterable[str] = (),
 ) -> Schedule:
     """The schedule of a replay; what had to be mended is in its `notes`.
 
     Args:
         seed: of prompts, thinning and the spreading of coarse time stamps.
         block_tokens: tokens per prefix block: the trace header's `block`.
+        read_notes: what was noted when the rows were read; comes first in the schedule's.
 
     Raises:
         TraceError: nothing is left to replay.
@@ -93,7 +95,7 @@ def schedule_from_trace(
         duration_s=requests[-1].at_s,
         grace_s=options.grace_s,
         long_prompt_tokens=options.long_prompt_tokens or _long_threshold(requests),
-        notes=notes.lines,
+        notes=(*read_notes, *notes.lines),
     )
 
 

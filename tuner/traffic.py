@@ -91,18 +91,32 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
     Raises:
         TunerError: the file cannot be read or holds nothing to replay.
     """
-    rows, block = read_trace(path)
+    recording = read_trace(path)
     window_s = scale or budget_s / RUNS_PER_BUDGET
     name = Path(path).name
 
     def build(seed: int, sizing: Sizing) -> Schedule:
-        return _build_replay(rows, seed, sizing, window_s, block, name)
+        return _build_replay(recording, seed, sizing, window_s, name)
 
     return Traffic(name, 1, window_s, _MIN_LONG_SLOS, build)
 
 
-def read_trace(path: str) -> tuple[list[TraceRow], int]:
-    """A trace's rows, at least one, and the tokens of its prefix blocks.
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A trace read whole, with at least one row.
+
+    Attributes:
+        block_tokens: of its prefix blocks.
+        notes: what its reader made up or left out, one line each.
+    """
+
+    rows: list[TraceRow]
+    block_tokens: int
+    notes: tuple[str, ...]
+
+
+def read_trace(path: str) -> Recording:
+    """All of a trace.
 
     Raises:
         TunerError: the file cannot be read or holds no request.
@@ -114,13 +128,11 @@ def read_trace(path: str) -> tuple[list[TraceRow], int]:
         raise TunerError(str(error)) from error
     if not rows:
         raise TunerError(f"{path}: the trace holds no request")
-    return rows, trace.header.block
+    return Recording(rows, trace.header.block, trace.notes.lines)
 
 
-def _build_replay(
-    rows: list[TraceRow], seed: int, sizing: Sizing, window_s: float, block: int, name: str
-) -> Schedule:
-    first_s = min((row.t for row in rows), default=0.0)
+def _build_replay(recording: Recording, seed: int, sizing: Sizing, window_s: float, name: str) -> Schedule:
+    first_s = min((row.t for row in recording.rows), default=0.0)
     options = ReplayOptions(
         start_s=first_s,
         end_s=first_s + window_s,
@@ -128,6 +140,13 @@ def _build_replay(
         max_output_tokens=max(1, int(window_s / sizing.decode_step_s)),
     )
     try:
-        return schedule_from_trace(rows, seed, options, name=name, block_tokens=block)
+        return schedule_from_trace(
+            recording.rows,
+            seed,
+            options,
+            name=name,
+            block_tokens=recording.block_tokens,
+            read_notes=recording.notes,
+        )
     except TraceError as error:
         raise TunerError(str(error)) from error

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -134,7 +135,10 @@ class _Converter:
                 "crop it (--until) or slow it down (--speed) instead"
             )
         rows = self._counted(self._wished(heapq.merge(*map(self._rows, self.inputs), key=lambda row: row.t)))
-        write_trace(out, self.wanted.to, self._header(), rows, self.notes, force=force)
+        first = next(rows, None)
+        if first is None:
+            raise TraceError(f"{out}: no request is left to write; keep a longer part, or more of it")
+        write_trace(out, self.wanted.to, self._header(), chain([first], rows), self.notes, force=force)
         return self.num_rows, self.notes.lines
 
     def _counted(self, rows: Rows) -> Iterator[TraceRow]:

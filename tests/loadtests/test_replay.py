@@ -28,6 +28,11 @@ def test_requests_come_at_their_recorded_times() -> None:
     assert schedule.notes == ()
 
 
+def test_what_the_reader_of_the_trace_made_up_is_noted_first() -> None:
+    schedule = schedule_from_trace([*ROWS, row("x", 1.0, output=0)], 1, read_notes=["starts are drawn"])
+    assert schedule.notes == ("starts are drawn", "1 requests without prompt or answer left out")
+
+
 def test_speed_and_window() -> None:
     assert times(ROWS, start_s=2.0, end_s=4.0) == [0.5, 1.5]
     assert times(ROWS, start_s=2.0, end_s=4.0, speed=2.0) == [0.25, 0.75]

@@ -72,6 +72,11 @@ def test_the_part_that_is_kept_starts_at_zero_and_its_orphans_at_their_own_time(
     assert notes == ("1 turns whose previous turn is not here start at their own time",)
 
 
+def test_nothing_left_is_an_error_not_an_empty_trace(convert_rows) -> None:
+    with pytest.raises(TraceError, match="no request is left to write"):
+        convert_rows((HEADER, SOUND), start_s=100.0)
+
+
 def test_time_is_scaled_and_silences_shortened(convert_rows) -> None:
     rows = [row("a", 2.0), row("b", 502.0, after="a", think_s=300.0)]
     _, fast, _ = convert_rows((HEADER, rows), speed=2.0, max_idle_s=60.0)

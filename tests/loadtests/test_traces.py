@@ -91,6 +91,20 @@ def test_burstgpt_says_which_of_its_columns_have_no_place(tmp_path: Path) -> Non
     )
 
 
+def test_a_first_line_of_any_length_is_read_whole(tmp_path: Path) -> None:
+    line = {"timestamp": 0, "input_length": 20_000 * 512, "output_length": 1, "hash_ids": list(range(20_000))}
+    first, second = open_trace(write(tmp_path, "", json.dumps(line), json.dumps(line))).rows
+    assert len(first.prefix) == len(second.prefix) == 20_000
+    assert (first.id, second.id) == ("mooncake-2", "mooncake-3")
+
+
+def test_files_as_spreadsheets_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    text = 'timestamp_s,client,input_tokens,output_tokens\r\n\r\n0.5,"a,b",20,2\r\n1.5,c,"30",4\r\n'
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [(r.user, r.prompt_tokens) for r in open_trace(path).rows] == [("a,b", 20), ("c", 30)]
+
+
 def test_bailian_names_sessions_by_the_chat_they_began_with(tmp_path: Path) -> None:
     def chat(chat_id: int, parent: int, turn: int) -> str:
         length = {"input_length": 40 * turn, "output_length": 7, "hash_ids": [1, 2, 3]}

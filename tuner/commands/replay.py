@@ -27,7 +27,7 @@ _CONTEXT_SHARE = 0.9
 
 def run(arguments: argparse.Namespace, keys: Keys) -> int:
     """Replays a trace and prints what came of it. Raises: TunerError, Interrupted."""
-    rows, block = read_trace(arguments.trace)
+    recording = read_trace(arguments.trace)
     with contextlib.closing(EngineClient(arguments.to, keys)) as client:
         _, context = client.model()
     options = ReplayOptions(
@@ -37,7 +37,12 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
     )
     try:
         schedule = schedule_from_trace(
-            rows, arguments.seed, options, name=arguments.trace, block_tokens=block
+            recording.rows,
+            arguments.seed,
+            options,
+            name=arguments.trace,
+            block_tokens=recording.block_tokens,
+            read_notes=recording.notes,
         )
         with TerminalAnnouncer(Console(stderr=True)) as announcer:
             result = _play(schedule, arguments, keys, announcer)
