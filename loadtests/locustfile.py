@@ -24,7 +24,6 @@ import random
 import secrets
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import gevent
@@ -41,7 +40,7 @@ from loadtests.prompts import bodies
 from loadtests.schedule import ScheduledRequest
 from loadtests.sse_client import ChatStream
 
-_PRIORITY = -10
+_NICE = -10
 _numbers = itertools.count()  # of this process's users
 
 
@@ -85,13 +84,15 @@ def _join(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
 
 
 def _come_first() -> None:
-    """Before the server, where the system lets us: a load client needs the CPU for moments, and what keeps it
-    off is measured as if the server had done it. Linux counts the priority of a session's processes against
-    each other only, and has another one for the session.
+    """Before the server, where the system lets us (Linux as root): a load client needs the CPU for moments,
+    and what keeps it off is measured as if the server had done it. Dispatch lag p99 at 20 requests/s beside
+    60 streams, two cores with a load of 7: 16 ms as an ordinary process, 1 ms so (measured in November 2026).
     """
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-        Path("/proc/self/autogroup").write_text(str(_PRIORITY), encoding="ascii")
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except (AttributeError, OSError):  # not Linux, or not allowed
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
 def _end_with_parent() -> None:
