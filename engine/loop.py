@@ -217,7 +217,7 @@ class EngineLoop:
         self._state = EngineState.DEAD if error else EngineState.STOPPED
         self._deliver(Ended(error, self._take_all()))
 
-    def _serve(self) -> Exception | None:
+    def _serve(self) -> str | None:
         """One executor's life. Returns what it crashed on, None when it was closed.
 
         Raises:
@@ -230,12 +230,12 @@ class EngineLoop:
             try:
                 self._step_until_closing(scheduler, Pipeline(executor))
             except Exception as crash:  # noqa: BLE001  a backend may raise anything
-                _log.exception(
-                    "the executor failed; every request inside ends, and the model is loaded again"
-                )
+                _log.exception("the executor failed; every request inside ends, the model is loaded again")
                 self._state = EngineState.RECOVERING
-                self._deliver(Crashed(f"{type(crash).__name__}: {crash}", self._take_all()))
-                return crash
+                message = f"{type(crash).__name__}: {crash}"
+                self._deliver(Crashed(message, self._take_all()))
+                # Not the crash itself: its traceback holds the executor, and the next one is about to load.
+                return message
             return None
         finally:
             self._close(executor)
@@ -287,11 +287,11 @@ class EngineLoop:
         timeline = Timeline(request.arrived_at_s, self._generation, ended_at_s=now_s)
         return FinishedEvent(request.id, FinishReason.FAILED, timeline)
 
-    def _raise_if_hopeless(self, crash: Exception) -> None:
+    def _raise_if_hopeless(self, crash: str) -> None:
         self._crashes.append(self.clock())
         recent = [at_s for at_s in self._crashes if at_s > self.clock() - _CRASH_WINDOW_S]
         if len(recent) >= _MAX_CRASHES:
-            raise crash
+            raise RuntimeError(crash)
 
     def _close(self, executor: Executor) -> None:
         try:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import logging
 import random
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +12,7 @@ from engine.core.admission import Admitted, RefusalCode, Refused
 from engine.core.config import SchedulerConfig
 from engine.core.request import FinishReason, Request
 from engine.loop import EngineLoop, EngineState, Unavailable
-from tests.engine.fakes import DEADLINE_S, FakeBackend, Inbox
+from tests.engine.fakes import DEADLINE_S, FakeBackend, FakeExecutor, Inbox
 
 
 class Rig:
@@ -131,6 +133,37 @@ def test_a_crash_fails_everybody_inside_and_the_next_request_is_served(rig: Rig)
     assert isinstance(rig.submit("d"), Admitted)
     assert rig.inbox.wait_end("d").reason is FinishReason.LENGTH
     assert rig.loop.state is EngineState.READY
+
+
+def test_a_crashed_executor_is_gone_before_the_next_one_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("engine.loop"), "propagate", False)  # pytest keeps all it is told
+    broken = threading.Event()
+    made: list[weakref.ref[FakeExecutor]] = []
+    gone: list[bool] = []
+
+    class Executor(FakeExecutor):
+        def wait(self, ticket: tuple[int, ...]) -> tuple[int, ...]:
+            if broken.is_set():
+                raise RuntimeError("out of memory")
+            return ticket
+
+    def build() -> FakeExecutor:
+        broken.clear()
+        gone.extend(reference() is None for reference in made)
+        executor = Executor()
+        made.append(weakref.ref(executor))
+        return executor
+
+    inbox = Inbox()
+    loop = EngineLoop(build, inbox)
+    loop.start()
+    inbox.wait_ready()
+    broken.set()
+    loop.submit(Request(id="a", prompt=[1] * 5, max_tokens=3, arrived_at_s=loop.clock()))
+    inbox.wait_ready(times=2)
+    loop.close()
+    assert loop.join(DEADLINE_S)
+    assert gone == [True]
 
 
 def test_an_executor_that_keeps_crashing_is_given_up(rig: Rig) -> None:
