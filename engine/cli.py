@@ -138,6 +138,8 @@ def _run_server(arguments: argparse.Namespace) -> None:
     admin_keys = read_keys(arguments.admin_key_file) if arguments.admin_key_file else ()
     if not is_loopback(arguments.host) and not api_keys:
         raise StartError(f"{arguments.host} is open to others: give --api-key-file, or listen on 127.0.0.1")
+    if arguments.state_dir:
+        _make_state_dir(arguments.state_dir)
     store = _open_store(arguments)
     listener = bind(arguments.host, arguments.port)
     app_options = AppOptions(api_keys=api_keys, admin_keys=admin_keys, model_ids=(arguments.model,))
@@ -152,6 +154,22 @@ def _run_server(arguments: argparse.Namespace) -> None:
         learned = CostStore(_state_file(arguments, "engine-costs.json"))
         service = Service(backend, store, witnesses=witnesses, learned=learned)
         asyncio.run(serve(service, listener, app_options, options))
+
+
+def _make_state_dir(directory: Path) -> None:
+    """Raises: EvenflowError: nothing can be written there; said now, not when the first change is lost."""
+    import tempfile
+
+    from engine.core.errors import EvenflowError, reason
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise EvenflowError(
+            f"cannot write to --state-dir {directory}: {reason(error)}; give a directory of your own"
+        ) from None
 
 
 def _open_store(arguments: argparse.Namespace) -> ConfigStore:

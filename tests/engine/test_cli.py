@@ -171,6 +171,21 @@ def test_wrong_usage_is_one_line_and_status_two(
     assert arguments[1].partition("=")[0] in lines[0]
 
 
+def test_a_state_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    done = subprocess.run(
+        [*ENGINE, "serve", "--backend", "sim", "--port", "0", "--state-dir", str(taken / "state")],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert str(taken) in line
+    assert "give a directory" in line
+
+
 def test_help_imports_no_server_and_no_model() -> None:
     heavy = "['fastapi', 'uvicorn', 'numpy', 'mlx', 'transformers', 'httpx']"
     code = (
