@@ -3,6 +3,7 @@
 LoadTestError
 ├── ProfileError    a profile file cannot be used (file, field)
 ├── TargetError     the server does not answer, or not as a model server does
+├── RecordingError  a recording cannot be written
 └── LoadRunError    the load client ended without a result
 
 A run that the client spoiled is a value (`validity.Validity`), never an exception.
@@ -21,6 +22,10 @@ class ProfileError(LoadTestError):
 
 class TargetError(LoadTestError):
     """A server that cannot be tested."""
+
+
+class RecordingError(LoadTestError):
+    """A recording that cannot be written."""
 
 
 class LoadRunError(LoadTestError):

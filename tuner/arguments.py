@@ -71,6 +71,13 @@ def positive(text: str) -> int:
     return number
 
 
+def port(text: str) -> int:
+    # Checked here, for the resolver takes larger numbers modulo 65536.
+    if not text.isdecimal() or len(text) > 5 or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; there are 0 to 65535")
+    return int(text)
+
+
 def count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.arguments import Parser, command, duration, duration_or_zero, positive, rate, share, speed
+from tuner.commands.trace_record import add_record
 
 _FORMATS = "evenflow (default), mooncake or aiperf, azure, burstgpt, servegen, bailian or qwen, agents"
 
@@ -18,6 +19,7 @@ def add_trace(commands: Any) -> None:
     actions = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     _add_show(actions)
     _add_convert(actions)
+    add_record(actions)
 
 
 def _add_show(actions: Any) -> None:

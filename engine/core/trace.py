@@ -99,9 +99,8 @@ def format_header(header: TraceHeader) -> str:
 def format_row(row: TraceRow) -> str:
     """The row's line, without a line break. Fields that are not stated are left out."""
     values = _stated(row)
-    values["in"], values["out"] = row.prompt_tokens, row.output_tokens
-    values.pop("prompt_tokens", None), values.pop("output_tokens", None)
-    return _dump({"id": row.id, "t": row.t, **values})
+    lengths = {"in": values.pop("prompt_tokens"), "out": values.pop("output_tokens")}
+    return _dump({"id": row.id, "t": row.t, **lengths, **values})
 
 
 def _stated(value: Any) -> dict[str, Any]:
