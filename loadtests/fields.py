@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from engine.core.slo import parse_duration
 from loadtests.errors import ProfileError
 
-_REQUIRED: Any = object()
+REQUIRED: Any = object()
 
 
 class Fields:
@@ -36,15 +37,19 @@ class Fields:
             known = ", ".join(self._known)
             raise ProfileError(f"{self._source}: unknown field {self._prefix}{name}; the fields are {known}")
 
-    def take(self, name: str, default: Any = _REQUIRED) -> Any:
+    def take(self, name: str, default: Any = REQUIRED) -> Any:
         """The value of `name`, whatever it is."""
         self._known.append(name)
         value = self._values.pop(name, default)
-        if value is _REQUIRED:
+        if value is REQUIRED:
             raise ProfileError(f"{self._source}: {self._prefix}{name} is missing")
         return value
 
-    def text(self, name: str, default: str) -> str:
+    def __contains__(self, name: str) -> bool:
+        """Whether the field was given, and not taken yet."""
+        return name in self._values
+
+    def text(self, name: str, default: Any = REQUIRED) -> str:
         value = self.take(name, default)
         return value.strip() if isinstance(value, str) else self.fail(name, "text", value)
 
@@ -52,11 +57,11 @@ class Fields:
         value = self.take(name, default)
         return value if isinstance(value, bool) else self.fail(name, "true or false", value)
 
-    def choice(self, name: str, choices: Sequence[str], default: Any = _REQUIRED) -> str:
+    def choice(self, name: str, choices: Sequence[str], default: Any = REQUIRED) -> str:
         value = self.take(name, default)
         return str(value) if value in choices else self.fail(name, "one of " + ", ".join(choices), value)
 
-    def number(self, name: str, default: Any = _REQUIRED, *, minimum: float) -> float:
+    def number(self, name: str, default: Any = REQUIRED, *, minimum: float) -> float:
         value = self.take(name, default)
         if _is_number(value) and value >= minimum:
             return float(value)
@@ -65,7 +70,7 @@ class Fields:
     def optional(self, name: str, minimum: float) -> float | None:
         return self.number(name, minimum=minimum) if name in self._values else self.take(name, None)
 
-    def whole(self, name: str, default: Any = _REQUIRED, *, minimum: int) -> int:
+    def whole(self, name: str, default: Any = REQUIRED, *, minimum: int) -> int:
         return self.as_whole(name, self.take(name, default), minimum)
 
     def as_whole(self, name: str, value: Any, minimum: int) -> int:
@@ -81,6 +86,16 @@ class Fields:
         if not is_list or (count is not None and len(value) != count):
             return self.fail(name, f"a list of {count or 'some'} numbers", value)
         return tuple(float(item) for item in value)
+
+    def time(self, name: str) -> tuple[float | None, bool]:
+        """A number from 0 in the file's own unit, or a duration in seconds; and whether it is the latter."""
+        value = self.take(name, None)
+        if value is None or (_is_number(value) and value >= 0):
+            return (None if value is None else float(value)), False
+        try:
+            return parse_duration(str(value)), True
+        except ValueError:
+            return self.fail(name, "a number from 0 or a duration like 2s", value)
 
     def only_key(self, choices: Sequence[str]) -> str:
         """The one key of a mapping that says its own kind."""

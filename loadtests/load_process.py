@@ -19,13 +19,13 @@ from engine.core.records import Outcome
 from loadtests.board import Board, Row
 from loadtests.crew import LOST, Job
 from loadtests.errors import LoadTestError
+from loadtests.job import make_job
 from loadtests.profiles import load_profile
 from loadtests.prompts import PromptBook
 from loadtests.quick_size import size_up
-from loadtests.run import make_job
-from loadtests.schedule import build_schedule
 from loadtests.target import Target, first_key, model_card
 from loadtests.team import Conductor, Hand
+from loadtests.trace_profiles import schedule_of
 from loadtests.web_page import extend
 
 _OWN = "evenflow"  # who owns the models of our own engine
@@ -161,7 +161,7 @@ class LoadProcess:
         server = self.server()
         profile = load_profile(self.options.profile)
         sizing = size_up(server.target, server.book, self.options.slo_pause)
-        schedule = build_schedule(profile, self.options.seed, sizing)
+        schedule = schedule_of(profile, self.options.seed, sizing)
         prompts = server.book.prompts(schedule, secrets.token_hex(4))
         return make_job(schedule, server.target, prompts)
 

@@ -22,6 +22,8 @@ from loadtests.sessions import follow_on, share_blocks
 from loadtests.traces import fixes
 from loadtests.traces.fixes import Notes
 
+_MIN_OUTPUT_TOKENS = 16  # of a shortened answer, so that it still streams
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
@@ -36,7 +38,7 @@ class ReplayOptions:
             that what they do between their requests survives.
         max_idle_s: longer silences, and longer thought, are shortened to this.
         shrink: every length and every prefix block is divided by this, so that a trace of long prompts fits
-            a small host and shares as much of them.
+            a small host and shares as much of them; no answer becomes shorter than 16 tokens.
         context_tokens: prompts that do not fit with their output are cut.
         max_output_tokens: longer answers are cut.
         retries: how often a refused request is sent again by a user who returns: one with more requests.
@@ -129,8 +131,9 @@ def _as_asked(row: TraceRow) -> TraceRow:
 def _shorter(row: TraceRow, divisor: int) -> TraceRow:
     if divisor == 1:
         return row
+    least = min(row.output_tokens, _MIN_OUTPUT_TOKENS)
     prompt, output = _shrunk(row.prompt_tokens, divisor), _shrunk(row.output_tokens, divisor)
-    return replace(row, prompt_tokens=prompt, output_tokens=output)
+    return replace(row, prompt_tokens=prompt, output_tokens=max(least, output))
 
 
 def _shrunk(tokens: int, divisor: int) -> int:

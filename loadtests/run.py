@@ -20,12 +20,13 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from engine.core.records import ContentEvent, Outcome, RequestRecord
+from engine.core.records import RequestRecord
 from loadtests.errors import LoadRunError
+from loadtests.job import make_job, read_record
 from loadtests.parity import Parity, compare_lengths
-from loadtests.prompts import Prompt, PromptBook, bodies
-from loadtests.schedule import Schedule, ScheduledRequest
-from loadtests.target import Target, as_target, model_name
+from loadtests.prompts import PromptBook
+from loadtests.schedule import Schedule
+from loadtests.target import Target, as_target
 from loadtests.validity import Validity, judge
 
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -110,7 +111,7 @@ def run_load(
     with _directory(workdir) as directory:
         raw = _run_child(job, directory, num_processes, on_progress)
     records = tuple(
-        _record(request, prompts[request.id].tokens, one)
+        read_record(request, prompts[request.id].tokens, one)
         for request, one in zip(schedule.requests, raw["records"], strict=True)
     )
     validity = judge(
@@ -132,44 +133,6 @@ def run_load(
         notes=book.notes,
         elapsed_s=raw["elapsed_s"],
     )
-
-
-def make_job(
-    schedule: Schedule,
-    target: Target,
-    prompts: dict[str, Prompt],
-    *,
-    abort_pause_s: float | None = None,
-    grace_s: float | None = None,
-    retries: int = 0,
-) -> dict[str, Any]:
-    """What a load process has to know to play the schedule, as JSON values."""
-    made = bodies(schedule.requests, prompts, target, model_name(target))
-    return {
-        "url": target.url,
-        "headers": target.request_headers(),
-        "duration_s": schedule.duration_s,
-        "grace_s": schedule.grace_s if grace_s is None else grace_s,
-        "abort_pause_s": abort_pause_s,
-        "requests": [_request(request, made[request.id], retries) for request in schedule.requests],
-    }
-
-
-def _request(request: ScheduledRequest, body: dict[str, object], retries: int) -> dict[str, Any]:
-    """Only a turn that waits for the one before it says `after`."""
-    return {
-        "id": request.id,
-        "at_s": request.at_s,
-        "after": None if request.think_s is None else request.after,
-        "think_s": request.think_s,
-        "kind": request.kind,
-        "measured": request.measured,
-        "max_tokens": request.max_tokens,
-        "cancel_s": request.cancel_s,
-        "retries": max(retries, request.retries),
-        "headers": {"x-session-id": request.session} if request.session else {},
-        "body": json.dumps(body),
-    }
 
 
 @contextlib.contextmanager
@@ -277,30 +240,3 @@ def _follow(
 def _last_words(log_file: Path) -> str:
     lines = log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else "it said nothing"
-
-
-def _record(scheduled: ScheduledRequest, planned_tokens: int, raw: Mapping[str, Any]) -> RequestRecord:
-    events = tuple(
-        ContentEvent(at_s, tokens, None if emit_ns is None else emit_ns / 1e9)
-        for at_s, tokens, emit_ns in raw.get("events", ())
-    )
-    return RequestRecord(
-        id=scheduled.id,
-        scheduled_at_s=raw["scheduled_at_s"],
-        planned_prompt_tokens=planned_tokens,
-        max_tokens=scheduled.max_tokens,
-        outcome=Outcome(raw["outcome"]),
-        ended_at_s=raw["ended_at_s"],
-        sent_at_s=raw.get("sent_at_s"),
-        resent_at_s=raw.get("resent_at_s"),
-        events=events,
-        prompt_tokens=raw.get("prompt_tokens"),
-        cached_tokens=raw.get("cached_tokens") or 0,
-        output_tokens=raw.get("output_tokens") or 0,
-        http_status=raw.get("http_status"),
-        generation=raw.get("generation"),
-        error=raw.get("error"),
-        measured=scheduled.measured,
-        kind=scheduled.kind,
-        timings=raw.get("timings"),
-    )

@@ -136,11 +136,20 @@ def _add_sweep(commands: Any) -> None:
 
 
 def _add_replay(commands: Any) -> None:
-    parser = command(commands, "replay", "send recorded traffic to a server", _replay)
+    parser = command(commands, "replay", "send recorded traffic, or a profile's, to a server", _replay)
     add = parser.add_argument
-    add("trace", metavar="TRACE", help="a recorded trace, or one of the known public formats")
+    add(
+        "trace",
+        metavar="TRACE|PROFILE",
+        help="a trace of any known format; or a profile, sized for the server",
+    )
     add("--to", default=_URL, metavar="URL", help="the server (default %(default)s)")
-    add("--speed", type=speed, default=1.0, metavar="X", help="2 sends everything in half the time")
+    add(
+        "--mode",
+        choices=("open", "session"),
+        help="open: every request at its time (default); session: a later turn after the answer before it",
+    )
+    add("--speed", type=speed, metavar="X", help="2 sends everything in half the time (default 1)")
     add("--window", type=duration, metavar="60s", help="only the trace's first so many seconds")
     add("--slo-pause", type=duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
     add("--seed", type=int, default=1, metavar="N", help="of the prompts (default %(default)s)")

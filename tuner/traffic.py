@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.core.errors import TraceError
-from engine.core.trace import TraceRow
 from loadtests.errors import ProfileError
-from loadtests.profiles import Profile, load_profile
-from loadtests.replay import ReplayOptions, schedule_from_trace
-from loadtests.schedule import Schedule, Sizing, build_schedule
-from loadtests.traces.files import open_trace
+from loadtests.offered import build_schedule
+from loadtests.profile import Profile, TraceSource
+from loadtests.profiles import load_profile, profile_names
+from loadtests.recorded import Recorded, read_recorded
+from loadtests.replay import ReplayOptions
+from loadtests.schedule import Schedule, Sizing
+from loadtests.trace_profiles import build_trace_schedule, find_trace
 from tuner.errors import TunerError
 
 # A study makes about this many full runs (baseline, rule of thumb, searches, confirmations); the rest of
@@ -42,31 +45,53 @@ class Traffic:
     build: Callable[[int, Sizing], Schedule]
 
 
+def is_profile(name: str) -> bool:
+    """Whether a command's argument names a profile, and not a trace."""
+    return name in profile_names() or Path(name).suffix in (".yaml", ".yml")
+
+
 def profile_traffic(
-    name_or_path: str, slo_pause_s: float, budget_s: float, scale: float | None = None
+    name_or_path: str, slo_pause_s: float, budget_s: float = math.inf, scale: float | None = None
 ) -> Traffic:
     """A profile's traffic.
 
     Args:
-        scale: None makes `auto` prompts as long as the budget allows.
+        scale: None plays as much of it as the budget allows.
 
     Raises:
         TunerError: no such profile, or one that cannot be used.
     """
     try:
         profile = load_profile(name_or_path)
-    except ProfileError as error:
+        if profile.trace:
+            return _trace_profile_traffic(profile, profile.trace, budget_s, scale)
+    except (ProfileError, TraceError) as error:
         raise TunerError(str(error)) from error
     slos = scale or _affordable_slos(profile, slo_pause_s, budget_s)
     fitted = dataclasses.replace(profile, long_prefill_slos=slos)
+    build = _refusing(lambda seed, sizing: build_schedule(fitted, seed, sizing))
+    return Traffic(profile.name, _num_lanes(profile), slos, slos, build)
 
-    def build(seed: int, sizing: Sizing) -> Schedule:
+
+def _trace_profile_traffic(
+    profile: Profile, trace: TraceSource, budget_s: float, scale: float | None
+) -> Traffic:
+    recorded = read_recorded(find_trace(trace.file))
+    window_s = scale or min(profile.duration, budget_s / RUNS_PER_BUDGET)
+    build = _refusing(lambda seed, sizing: build_trace_schedule(profile, recorded, seed, sizing, window_s))
+    return Traffic(profile.name, 1, window_s, profile.long_prefill_slos, build)
+
+
+def _refusing(build: Callable[[int, Sizing], Schedule]) -> Callable[[int, Sizing], Schedule]:
+    """The same, with the tuner's own error for traffic that cannot be made."""
+
+    def checked(seed: int, sizing: Sizing) -> Schedule:
         try:
-            return build_schedule(fitted, seed, sizing)
-        except ProfileError as error:
+            return build(seed, sizing)
+        except (ProfileError, TraceError) as error:
             raise TunerError(str(error)) from error
 
-    return Traffic(profile.name, _num_lanes(profile), slos, slos, build)
+    return checked
 
 
 def _affordable_slos(profile: Profile, slo_pause_s: float, budget_s: float) -> float:
@@ -91,62 +116,26 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
     Raises:
         TunerError: the file cannot be read or holds nothing to replay.
     """
-    recording = read_trace(path)
+    recorded = recorded_trace(path)
     window_s = scale or budget_s / RUNS_PER_BUDGET
     name = Path(path).name
-
-    def build(seed: int, sizing: Sizing) -> Schedule:
-        return _build_replay(recording, seed, sizing, window_s, name)
-
+    build = _refusing(lambda seed, sizing: _build_replay(recorded, seed, sizing, window_s, name))
     return Traffic(name, 1, window_s, _MIN_LONG_SLOS, build)
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """A trace read whole, with at least one row.
-
-    Attributes:
-        block_tokens: of its prefix blocks.
-        notes: what its reader made up or left out, one line each.
-    """
-
-    rows: list[TraceRow]
-    block_tokens: int
-    notes: tuple[str, ...]
-
-
-def read_trace(path: str) -> Recording:
-    """All of a trace.
-
-    Raises:
-        TunerError: the file cannot be read or holds no request.
-    """
+def recorded_trace(path: str) -> Recorded:
+    """Raises: TunerError: the file cannot be read or holds no request."""
     try:
-        trace = open_trace(path)
-        rows = list(trace.rows)
+        return read_recorded(path)
     except TraceError as error:
         raise TunerError(str(error)) from error
-    if not rows:
-        raise TunerError(f"{path}: the trace holds no request")
-    return Recording(rows, trace.header.block, trace.notes.lines)
 
 
-def _build_replay(recording: Recording, seed: int, sizing: Sizing, window_s: float, name: str) -> Schedule:
-    first_s = min((row.t for row in recording.rows), default=0.0)
+def _build_replay(recorded: Recorded, seed: int, sizing: Sizing, window_s: float, name: str) -> Schedule:
     options = ReplayOptions(
-        start_s=first_s,
-        end_s=first_s + window_s,
+        start_s=recorded.first_s,
+        end_s=recorded.first_s + window_s,
         context_tokens=int(sizing.context_tokens * 0.9),
         max_output_tokens=max(1, int(window_s / sizing.decode_step_s)),
     )
-    try:
-        return schedule_from_trace(
-            recording.rows,
-            seed,
-            options,
-            name=name,
-            block_tokens=recording.block_tokens,
-            read_notes=recording.notes,
-        )
-    except TraceError as error:
-        raise TunerError(str(error)) from error
+    return recorded.schedule(seed, options, name)

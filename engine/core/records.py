@@ -54,6 +54,7 @@ class RequestRecord:
         generation: the config generation the response carried.
         measured: scheduled within the measured window (not warm-up).
         kind: which group of the profile the request belongs to.
+        slo_class: of the profile's classes; empty when it has none.
         timings: what the engine said of the request in its last event, as it came.
     """
 
@@ -73,5 +74,6 @@ class RequestRecord:
     error: str | None = None
     measured: bool = True
     kind: str = ""
+    slo_class: str = ""
     resent_at_s: float | None = None
     timings: Mapping[str, Any] | None = None

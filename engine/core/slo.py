@@ -31,6 +31,24 @@ class Slo:
         return {"pause_s": self.pause_s, "ttft_long_s": self.ttft_long_s, "ttft_short_s": self.ttft_short_s}
 
 
+@dataclass(frozen=True, slots=True)
+class SloClass:
+    """What the requests of one class are promised.
+
+    Attributes:
+        ttft_s: None promises nothing.
+        pause_s: None is the run's own limit.
+    """
+
+    name: str
+    ttft_s: float | None = None
+    pause_s: float | None = None
+
+    def slo(self, pause_s: float) -> Slo:
+        """Its limits, `pause_s` where it has none of its own."""
+        return Slo(pause_s if self.pause_s is None else self.pause_s, self.ttft_s, self.ttft_s)
+
+
 def parse_duration(text: str) -> float:
     """Seconds of "500ms", "0.5s", "2m" or "1h".
 

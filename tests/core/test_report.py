@@ -10,6 +10,7 @@ from engine.core.quantiles import nearest_rank, supported, wilson_interval
 from engine.core.records import ContentEvent, Outcome, RequestRecord
 from engine.core.report import (
     TrialSummary,
+    attainment_by_class,
     dispatch_lag,
     is_long,
     itl_samples,
@@ -22,7 +23,7 @@ from engine.core.report import (
     ttft_wire,
     worst_pause,
 )
-from engine.core.slo import Slo
+from engine.core.slo import Slo, SloClass
 
 SLO = Slo(0.5, ttft_long_s=5.0, ttft_short_s=1.0)
 LONG = 500
@@ -243,3 +244,22 @@ def test_the_summary_does_not_depend_on_the_order_of_the_records(order) -> None:
         f.name for f in dataclasses.fields(expected) if getattr(shuffled, f.name) != getattr(expected, f.name)
     }
     assert changed == set()
+
+
+def test_each_class_is_judged_by_its_own_limits() -> None:
+    classes = (SloClass("fast", ttft_s=1.0, pause_s=0.2), SloClass("slow", ttft_s=5.0), SloClass("none"))
+    records = [
+        record("a", [0.5, 0.6], slo_class="fast"),
+        record("b", [0.5, 0.8], slo_class="fast"),  # a pause that only the others allow
+        record("c", [2.0, 2.1], slo_class="fast"),
+        record("d", [2.0, 2.4], slo_class="slow"),
+        record("e", outcome=Outcome.REFUSED, slo_class="slow"),
+        record("f", outcome=Outcome.NEVER_SENT, slo_class="slow"),
+        record("g", [0.1], slo_class="slow", measured=False),
+    ]
+    fast, slow, none = attainment_by_class(records, classes, 0.5)
+    assert (fast.num_met, fast.num_scheduled) == (1, 3)
+    assert (slow.num_met, slow.num_scheduled) == (1, 3)
+    assert (fast.low, fast.high) == wilson_interval(1, 3)
+    assert slow.slo == Slo(0.5, 5.0, 5.0)
+    assert (none.num_scheduled, none.attainment, none.low, none.high) == (0, 0.0, 0.0, 1.0)

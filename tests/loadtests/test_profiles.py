@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 
 from loadtests.errors import ProfileError
-from loadtests.profiles import Length, load_profile, parse_profile, profile_names
+from loadtests.profile import Length
+from loadtests.profile_fields import parse_profile
+from loadtests.profiles import load_profile, profile_names
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -21,11 +23,12 @@ def test_every_named_profile_loads(name: str) -> None:
     profile = load_profile(name)
     assert profile.name == name
     assert profile.description
-    assert any(not group.warm_up for group in profile.groups)
+    assert profile.trace or any(not group.warm_up for group in profile.groups)
 
 
 def test_the_usual_profiles_are_there() -> None:
-    assert {"ambush", "single", "chat", "burst"} <= set(profile_names())
+    usual = {"ambush", "single", "chat", "burst", "rag", "agents", "lunch", "overload"}
+    assert usual | {"trace-azure", "trace-agents", "trace-mooncake", "trace-servegen"} == set(profile_names())
 
 
 def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
@@ -68,6 +71,17 @@ def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
         (group(arrivals={"process": "burst", "count": 2}), "groups.g.arrivals.every is missing"),
         (group(arrivals=None), "groups.g.arrivals must be"),
         (group(warm_up="yes"), "groups.g.warm_up must be"),
+        (group(turns=0), "groups.g.turns must be"),
+        (group(retries=-1), "groups.g.retries must be"),
+        (group(**{"class": "vip"}), "groups.g.class must be one of"),
+        (values(classes={"vip": {}}), "groups.g.class is missing"),
+        (values(classes={"vip": {"ttft": "soon"}}), "classes.vip.ttft must be a number from 0 or a duration"),
+        (values(classes={"vip": {"pause": 2}}), "classes.vip.pause must be a duration"),
+        (values(classes=3), "classes must be"),
+        (values(trace={"file": "x"}), "unknown field groups"),
+        ({"duration": 1, "trace": {}}, "trace.file is missing"),
+        ({"duration": 1, "trace": {"file": "x", "mode": "closed"}}, "trace.mode must be one of"),
+        ({"duration": 1, "trace": {"file": "x", "load": 0}}, "trace.load must be"),
         ([], "the file must be a mapping"),
     ],
 )

@@ -141,5 +141,5 @@ def test_a_request_whose_client_left_asks_for_what_it_asked_for_then() -> None:
 def test_a_shrunken_trace_shares_as_much_of_shorter_prompts() -> None:
     rows = [row("a", 0.5, prompt=1280, output=160, prefix=("x", "y", "z"))]
     (request,) = schedule_from_trace(rows, 1, ReplayOptions(shrink=16), block_tokens=512).requests
-    assert (request.prompt_tokens, request.max_tokens, request.prefix_block_tokens) == (80, 10, 32)
+    assert (request.prompt_tokens, request.max_tokens, request.prefix_block_tokens) == (80, 16, 32)
     assert request.prefix == ("x", "y", "z")

@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.slo import SloClass
 from loadtests.errors import ProfileError
-from loadtests.profiles import load_profile, parse_profile, profile_names
-from loadtests.schedule import Schedule, Sizing, build_schedule
+from loadtests.offered import build_schedule
+from loadtests.profile_fields import parse_profile
+from loadtests.profiles import load_profile, profile_names
+from loadtests.schedule import Schedule, Sizing, uncached_tokens
 
+GROUPED = [name for name in profile_names() if load_profile(name).trace is None]
 LAPTOP = Sizing(prefill_tokens_per_s=270.0, decode_step_s=0.1, context_tokens=8192, slo_pause_s=0.5)
 SIZINGS = st.builds(
     Sizing,
@@ -27,7 +31,7 @@ def group(arrivals: dict[str, object], prompt: object = 10, output: object = 5) 
     return {"prompt_tokens": prompt, "max_tokens": output, "arrivals": arrivals}
 
 
-@given(st.sampled_from(profile_names()), st.integers(0, 1 << 32), SIZINGS)
+@given(st.sampled_from(GROUPED), st.integers(0, 1 << 32), SIZINGS)
 def test_every_schedule_is_sound(name: str, seed: int, sizing: Sizing) -> None:
     schedule = build_schedule(load_profile(name), seed, sizing)
     times = [request.at_s for request in schedule.requests]
@@ -39,7 +43,7 @@ def test_every_schedule_is_sound(name: str, seed: int, sizing: Sizing) -> None:
     assert all(r.prompt_tokens > 0 and r.max_tokens > 0 for r in schedule.requests)
 
 
-@given(st.sampled_from(profile_names()), st.integers(0, 1 << 32))
+@given(st.sampled_from(GROUPED), st.integers(0, 1 << 32))
 def test_the_same_seed_gives_the_same_requests_and_another_gives_others(name: str, seed: int) -> None:
     profile = load_profile(name)
     assert build_schedule(profile, seed, LAPTOP) == build_schedule(profile, seed, LAPTOP)
@@ -116,3 +120,54 @@ def test_a_machine_too_fast_for_the_context_gets_a_note() -> None:
     schedule = build_schedule(load_profile("ambush"), 1, fast)
     assert "hardly needed" in schedule.notes[0]
     assert build_schedule(load_profile("ambush"), 1, LAPTOP).notes == ()
+
+
+SESSIONS = {
+    "agent": group({"process": "at", "times": [0, 3]}, 500, 20)
+    | {"shared_tokens": 200, "turns": 4, "new_tokens": 50, "think": 0.5}
+}
+
+
+def test_a_session_grows_turn_by_turn_on_the_answers_before() -> None:
+    requests = schedule_of(SESSIONS, duration=60).requests
+    turns = [request for request in requests if request.session == "agent-0"]
+    assert [turn.prompt_tokens for turn in turns] == [500, 570, 640, 710]
+    assert [turn.after for turn in turns] == [None, "agent-0", "agent-0.1", "agent-0.2"]
+    assert [turn.think_s for turn in turns] == [None, 0.5, 0.5, 0.5]
+    for before, turn in itertools.pairwise(turns):
+        assert turn.prefix[: len(before.prefix)] == before.prefix
+        assert turn.at_s > before.at_s
+
+
+def test_prompts_of_a_group_begin_alike_as_far_as_it_says() -> None:
+    requests = schedule_of(SESSIONS, duration=60).requests
+    first, second = (request.prefix for request in requests if request.after is None)
+    assert first[:6] == second[:6]  # 200 tokens in whole blocks of 32
+    assert not set(first[6:]) & set(second[6:])
+
+
+def test_a_session_ends_where_the_context_does() -> None:
+    tight = Sizing(prefill_tokens_per_s=1e6, decode_step_s=1e-4, context_tokens=700, slo_pause_s=0.5)
+    requests = schedule_of(SESSIONS, tight, duration=60).requests
+    assert max(request.prompt_tokens for request in requests) == 570
+
+
+def test_turns_that_would_begin_after_the_window_are_left_out() -> None:
+    assert all(request.at_s < 12 for request in schedule_of(SESSIONS, duration=10).requests)
+
+
+def test_what_is_held_already_is_not_counted_as_load() -> None:
+    requests = schedule_of(SESSIONS, duration=60).requests
+    uncached = dict(zip((r.id for r in requests), uncached_tokens(requests), strict=True))
+    assert uncached["agent-0"] == 500
+    assert uncached["agent-0.1"] == 570 - 16 * 32
+    assert uncached["agent-1"] == 500 - 6 * 32
+
+
+def test_classes_come_in_seconds_whatever_they_are_written_in() -> None:
+    classes = {"fast": {"ttft": 2, "pause": "200ms"}, "slow": {"ttft": "9s"}, "any": {}}
+    groups = {"g": group({"process": "at", "times": [0]}) | {"class": "fast", "retries": 2}}
+    schedule = schedule_of(groups, classes=classes, time_unit="long_prefill", long_prefill_slos=10)
+    unit_s = 10 * LAPTOP.slo_pause_s
+    assert schedule.classes == (SloClass("fast", 2 * unit_s, 0.2), SloClass("slow", 9.0), SloClass("any"))
+    assert (schedule.requests[0].slo_class, schedule.requests[0].retries) == ("fast", 2)

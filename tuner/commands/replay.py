@@ -1,90 +1,140 @@
-"""The `tuner replay` command: recorded traffic against a server, and what its users would have seen."""
+"""The `tuner replay` command: recorded or described traffic against a server, and what its users saw."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
+from collections.abc import Callable
 
 from rich.console import Console
 
 from engine.core.errors import TraceError
 from engine.core.quantiles import supported
-from engine.core.report import TrialSummary, summarise
+from engine.core.report import ClassAttainment, TrialSummary, attainment_by_class, summarise
 from engine.core.slo import Slo
 from loadtests.errors import LoadTestError
-from loadtests.replay import ReplayOptions, schedule_from_trace
+from loadtests.prompts import PromptBook
+from loadtests.quick_size import size_up
+from loadtests.replay import ReplayOptions
 from loadtests.run import LoadResult, run_load
 from loadtests.schedule import Schedule
-from loadtests.target import Target
-from tuner.engine_client import EngineClient, Keys
-from tuner.errors import TunerError
+from loadtests.target import Target, model_card
+from tuner.engine_client import Keys
+from tuner.errors import TunerError, UsageError
+from tuner.served_model import context_tokens_of
 from tuner.terminal import TerminalAnnouncer, in_seconds
-from tuner.traffic import read_trace
+from tuner.traffic import is_profile, profile_traffic, recorded_trace
 
 _CONTEXT_SHARE = 0.9
 
 
+Offer = Callable[[Target, PromptBook], Schedule]
+
+
 def run(arguments: argparse.Namespace, keys: Keys) -> int:
-    """Replays a trace and prints what came of it. Raises: TunerError, Interrupted."""
-    recording = read_trace(arguments.trace)
-    with contextlib.closing(EngineClient(arguments.to, keys)) as client:
-        _, context = client.model()
-    options = ReplayOptions(
-        speed=arguments.speed,
-        end_s=arguments.window,
-        context_tokens=None if context is None else int(context * _CONTEXT_SHARE),
-    )
+    """Sends the traffic and prints what came of it. Raises: TunerError, UsageError, Interrupted."""
+    offer = _of_profile(arguments) if is_profile(arguments.trace) else _of_trace(arguments)
     try:
-        schedule = schedule_from_trace(
-            recording.rows,
-            arguments.seed,
-            options,
-            name=arguments.trace,
-            block_tokens=recording.block_tokens,
-            read_notes=recording.notes,
-        )
         with TerminalAnnouncer(Console(stderr=True)) as announcer:
-            result = _play(schedule, arguments, keys, announcer)
+            target = Target(arguments.to, api_key=keys.api)
+            book = PromptBook(target)
+            announcer.doing("sizing up the traffic")
+            schedule = offer(target, book)
+            result = _play(schedule, target, book, arguments.slo_pause, announcer)
     except (TraceError, LoadTestError) as error:
         raise TunerError(str(error)) from error
-    slo = Slo(arguments.slo_pause)
-    summary = summarise(result.records, slo, long_prompt_tokens=schedule.long_prompt_tokens)
-    _print(summary, result, schedule, arguments.json)
+    summary = summarise(
+        result.records, Slo(arguments.slo_pause), long_prompt_tokens=schedule.long_prompt_tokens
+    )
+    classes = attainment_by_class(result.records, schedule.classes, arguments.slo_pause)
+    if arguments.json:
+        print(json.dumps(_to_json(summary, classes, result, schedule), allow_nan=False))
+    else:
+        print("\n".join((*_lines(summary, result), *map(_class_line, classes))))
     return 0
 
 
+def _of_trace(arguments: argparse.Namespace) -> Offer:
+    recorded = recorded_trace(arguments.trace)
+
+    def offer(target: Target, book: PromptBook) -> Schedule:
+        context = context_tokens_of(model_card(target))
+        options = ReplayOptions(
+            mode=arguments.mode or "open",
+            speed=arguments.speed or 1.0,
+            start_s=recorded.first_s,
+            end_s=arguments.window and recorded.first_s + arguments.window,
+            context_tokens=None if context is None else int(context * _CONTEXT_SHARE),
+        )
+        return recorded.schedule(arguments.seed, options, arguments.trace)
+
+    return offer
+
+
+def _of_profile(arguments: argparse.Namespace) -> Offer:
+    for option in ("mode", "speed", "window"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} is for traces; the profile {arguments.trace} says it itself")
+    traffic = profile_traffic(arguments.trace, arguments.slo_pause)
+
+    def offer(target: Target, book: PromptBook) -> Schedule:
+        return traffic.build(arguments.seed, size_up(target, book, arguments.slo_pause))
+
+    return offer
+
+
 def _play(
-    schedule: Schedule, arguments: argparse.Namespace, keys: Keys, announcer: TerminalAnnouncer
+    schedule: Schedule, target: Target, book: PromptBook, slo_pause_s: float, announcer: TerminalAnnouncer
 ) -> LoadResult:
     for note in schedule.notes:
         announcer.warn(note)
     announcer.say(f"{len(schedule.requests)} requests in {schedule.duration_s:.0f} s")
     announcer.doing("replaying")
-    target = Target(arguments.to, api_key=keys.api)
-    result = run_load(schedule, target, slo_pause_s=arguments.slo_pause, on_progress=announcer.running)
+    result = run_load(schedule, target, book=book, slo_pause_s=slo_pause_s, on_progress=announcer.running)
+    for note in result.notes:
+        announcer.warn(note)
     for reason in result.validity.reasons:
         announcer.warn(f"the load client was not exact: {reason}")
     return result
 
 
-def _print(summary: TrialSummary, result: LoadResult, schedule: Schedule, as_json: bool) -> None:
-    if as_json:
-        answer = summary.to_mapping() | {
-            "validity": result.validity.to_mapping(),
-            "notes": list(schedule.notes),
-        }
-        print(json.dumps(answer, allow_nan=False))
-        return
+# -- what came of it -------------------------------------------------------------------------------------
+
+
+def _to_json(
+    summary: TrialSummary, classes: tuple[ClassAttainment, ...], result: LoadResult, schedule: Schedule
+) -> dict[str, object]:
+    return summary.to_mapping() | {
+        "classes": [one.to_mapping() for one in classes],
+        "parity": result.parity.to_mapping(),
+        "validity": result.validity.to_mapping(),
+        "notes": [*schedule.notes, *result.notes],
+    }
+
+
+def _lines(summary: TrialSummary, result: LoadResult) -> list[str]:
     outcomes = ", ".join(f"{count} {name}" for name, count in summary.counts.items() if count)
-    print(f"requests       {summary.num_scheduled}: {outcomes}")
-    print(f"worst pause    {in_seconds(summary.worst_pause_s)} of {summary.num_streams} streams")
     long = ttft_line(summary.long_ttft_p50_s, summary.long_ttft_p95_s, summary.long_ttft_n)
     short = ttft_line(summary.short_ttft_p50_s, summary.short_ttft_p95_s, summary.short_ttft_n)
-    print(f"long TTFT      {long}")
-    print(f"short TTFT     {short}")
-    low, high = summary.attainment_low, summary.attainment_high
-    print(f"attainment     {summary.attainment:.0%} (95 % interval {low:.0%} to {high:.0%})")
+    share, low, high = summary.attainment, summary.attainment_low, summary.attainment_high
+    parity = result.parity
+    return [
+        f"requests       {summary.num_scheduled}: {outcomes}",
+        f"lengths        {parity.exact_prompts} of {parity.prompts} prompts and {parity.exact_outputs} of "
+        f"{parity.outputs} answers as planned",
+        f"worst pause    {in_seconds(summary.worst_pause_s)} of {summary.num_streams} streams",
+        f"long TTFT      {long}",
+        f"short TTFT     {short}",
+        f"attainment     {share:.0%} (95 % interval {low:.0%} to {high:.0%})",
+    ]
+
+
+def _class_line(one: ClassAttainment) -> str:
+    target = "" if one.slo.ttft_long_s is None else f"first token within {one.slo.ttft_long_s:.3g} s, "
+    return (
+        f"  {one.name:<12} {one.attainment:.0%} of {one.num_scheduled} ({one.low:.0%} to {one.high:.0%}): "
+        f"{target}no pause over {one.slo.pause_s:g} s"
+    )
 
 
 def ttft_line(p50_s: float | None, p95_s: float | None, n: int) -> str:
