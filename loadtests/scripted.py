@@ -170,23 +170,26 @@ class ScriptedServer:
         await asyncio.sleep(0)  # what was aborted closes in the loop's next turn
 
     def answer(self, transport: asyncio.Transport, path: str, body: bytes) -> None:
-        """Begins the answer to one request."""
-        if path == "/v1/models":
-            transport.write(_json_answer(200, {"data": [{"id": "scripted", "object": "model"}]}))
+        """Begins the answer to one request; every path that is no route of ours is one that lists models."""
+        if path.endswith("/completions"):
+            self._play(transport, json.loads(body))
         elif path == "/tokenize":
             words = sum(len(message["content"].split()) for message in json.loads(body)["messages"])
             status = 200 if self.has_tokenizer else 404
             transport.write(_json_answer(status, {"count": words + _TEMPLATE_TOKENS}))
         else:
-            received_ns, asked = time.perf_counter_ns(), json.loads(body)
-            key = asked["max_tokens"]
-            self.asked.append(asked["messages"][0]["content"] if "messages" in asked else "")
-            self.received.setdefault(key, []).append(received_ns)
-            script = self._scripts[key]
-            self.num_requests += 1
-            self.sent[key] = []
-            closes = script.status == 200 and (script.is_cut or not script.chunked)
-            _Playback(self._loop, transport, self._packets[key], self.sent[key], closes).go_on()
+            transport.write(_json_answer(200, {"data": [{"id": "scripted", "object": "model"}]}))
+
+    def _play(self, transport: asyncio.Transport, asked: Mapping[str, Any]) -> None:
+        received_ns = time.perf_counter_ns()
+        key = asked.get("max_tokens") or asked["max_completion_tokens"]
+        script = self._scripts[key]
+        self.num_requests += 1
+        self.asked.append(asked["messages"][0]["content"] if "messages" in asked else "")
+        self.received.setdefault(key, []).append(received_ns)
+        self.sent[key] = []
+        closes = script.status == 200 and (script.is_cut or not script.chunked)
+        _Playback(self._loop, transport, self._packets[key], self.sent[key], closes).go_on()
 
 
 class _Connection(asyncio.Protocol):
