@@ -8,6 +8,7 @@ SHARDS: Waldspurger et al., FAST 2015); its standard error is taken from eight p
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import repeat
 from statistics import stdev
@@ -15,6 +16,7 @@ from zlib import adler32, crc32
 
 _MAX_NAMES = 1 << 20  # about 100 bytes each
 _PARTS = 8
+_MIX, _LOW = 0x85EBCA6B, 0xFFFFFFFF  # multiplicative hashing, in 32 bits
 
 
 class PrefixReuse:
@@ -63,14 +65,15 @@ class PrefixReuse:
             self._shared_rows += self.one_in
         block = self.block_tokens or prompt_tokens / len(keys)
         if self.one_in > 1:
-            keys = [key for key in keys if not _mixed(key) % self.one_in]
+            keys = self._sampled(keys)
         new = [key for key in keys if key not in self._seen]
         num_known = keys.index(new[0]) if new else len(keys)
         if self.one_in == 1:
             self._exact_tokens += min(num_known * block, prompt_tokens)
         else:
             for key in keys[:num_known]:
-                self._sampled_tokens[_mixed(key) // self.one_in % _PARTS] += self.one_in * block
+                part = (key * _MIX & _LOW) * self.one_in * _PARTS >> 32
+                self._sampled_tokens[part] += self.one_in * block
         self._seen.update(new)
         if len(self._seen) > self._max_names:
             self._halve()
@@ -85,9 +88,14 @@ class PrefixReuse:
             self._are_numbers = False
             return self._keys(names)
 
+    def _sampled(self, keys: Iterable[int]) -> list[int]:
+        """Those whose mixed low bits are small: numbers in a row must not be sampled in step."""
+        limit = (_LOW + 1) // self.one_in
+        return [key for key in keys if (key * _MIX & _LOW) < limit]
+
     def _halve(self) -> None:
         self.one_in *= 2
-        self._seen = {key for key in self._seen if not _mixed(key) % self.one_in}
+        self._seen = set(self._sampled(self._seen))
 
 
 def _key(name: str) -> int:
@@ -96,8 +104,3 @@ def _key(name: str) -> int:
             return int(name, 16)
     raw = name.encode()
     return crc32(raw) | adler32(raw) << 32
-
-
-def _mixed(key: int) -> int:
-    """Of 32 bits, all of which depend on all of the key's: numbers in a row must not be sampled in step."""
-    return ((key ^ key >> 32) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) >> 32

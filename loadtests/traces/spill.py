@@ -13,7 +13,7 @@ from typing import IO
 from engine.core.trace import TraceRow
 from loadtests.traces.fixes import in_order
 
-_RUN_ROWS = 100_000
+_RUN_ROWS = 50_000
 _BATCH_ROWS = 500
 
 
