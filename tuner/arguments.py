@@ -57,6 +57,13 @@ def rate(text: str) -> float:
     return number
 
 
+def above_zero(text: str) -> float:
+    number = rate(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
+
+
 def _number(text: str) -> float:
     try:
         return float(text)

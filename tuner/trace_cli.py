@@ -6,7 +6,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from tuner.arguments import Parser, command, duration, duration_or_zero, positive, rate, share, speed
+from tuner.arguments import (
+    Parser,
+    above_zero,
+    command,
+    duration,
+    duration_or_zero,
+    positive,
+    rate,
+    share,
+    speed,
+)
 from tuner.commands.trace_record import add_record
 
 _FORMATS = "evenflow (default), mooncake or aiperf, azure, burstgpt, servegen, bailian or qwen, agents"
@@ -30,7 +40,7 @@ def _add_show(actions: Any) -> None:
     add("--long", type=positive, metavar="N", help="tokens of a long prompt (default: the longest tenth)")
     add(
         "--stream-rate",
-        type=rate,
+        type=above_zero,
         default=30.0,
         metavar="X",
         help="tokens a second of answers whose times are not recorded, for the concurrency (default 30)",

@@ -13,7 +13,8 @@ Lines = Iterator[tuple[str, str]]
 
 def lines(seen: Examination) -> Lines:
     """Label and text of every line; a line that goes on has no label."""
-    yield "trace", f"{seen.source}" if seen.format in seen.source else f"{seen.source} ({seen.format})"
+    made_from = f", made from {seen.source}" if seen.format == "evenflow" and seen.source else ""
+    yield "trace", f"{seen.name} ({seen.format}{made_from})"
     yield from _requests(seen)
     yield from _arrivals(seen.arrivals)
     yield from _tokens("prompts", seen.prompt_tokens)

@@ -57,6 +57,7 @@ class Examination:
         notes: what the reader of the file made up or left out.
     """
 
+    name: str
     format: str
     source: str
     requests: int
@@ -87,12 +88,13 @@ def examine(trace: Trace, questions: Questions | None = None) -> Examination:
     asked, reuse = questions or Questions(), PrefixReuse(trace.header.block)
     columns = read_columns(trace.rows, reuse)
     if not len(columns.t):
-        raise TraceError(f"{trace.header.source}: the trace holds no request")
+        raise TraceError(f"{trace.name}: the trace holds no request")
     faults = clock_faults(columns.t[columns.usable])
     stamps = _in_one_unit(columns.t, faults)
     coming = arrivals(np.sort(stamps))
     longest_tenth = int(np.sort(columns.prompt)[max(1, int(np.ceil(LONG_SHARE * len(columns.t)))) - 1])
     return Examination(
+        name=trace.name,
         format=trace.format,
         source=trace.header.source,
         requests=len(columns.t),

@@ -68,12 +68,14 @@ class Trace:
         format: the name of one of the importers.
         rows: read from the file as they are asked for; a TraceError may come out of it.
         notes: what the reader had to make up or leave out, complete when the rows are.
+        name: of the file.
     """
 
     format: str
     header: TraceHeader
     rows: Iterator[TraceRow]
     notes: Notes = field(default_factory=Notes)
+    name: str = ""
 
 
 def open_trace(path: Path | str, reading: Reading | None = None) -> Trace:
@@ -88,7 +90,7 @@ def open_trace(path: Path | str, reading: Reading | None = None) -> Trace:
         if importer.recognises(source.head):
             header, rows = importer.read(source, reading or Reading(), notes)
             told = header.source or f"{importer.NAME}: {Path(path).name}"
-            return Trace(importer.NAME, replace(header, source=told), rows, notes)
+            return Trace(importer.NAME, replace(header, source=told), rows, notes, str(path))
     known = ", ".join(importer.NAME for importer in _IMPORTERS)
     raise TraceError(f"{path}, line 1: no known trace format ({known})")
 

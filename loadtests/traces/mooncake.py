@@ -72,6 +72,8 @@ class _Reader:
     def _row(self, number: int, raw: dict[str, Any], before: _Session | None) -> TraceRow:
         """The row by itself, whatever its session."""
         source, delay, session = self.source, raw.get("delay"), raw.get("session_id")
+        if session is not None and not isinstance(session, int | str):
+            source.fail(number, "session_id", "a text", session)
         think_s = None if delay is None else source.seconds(number, "delay", delay) / 1000
         return TraceRow(
             id=f"{NAME}-{number}",

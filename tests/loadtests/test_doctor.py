@@ -23,7 +23,7 @@ def row(request_id: str, t: float, prompt: int = 100, output: int = 10, **fields
 
 
 def examined(rows: Iterable[TraceRow], block: int = 0, **questions: object) -> Examination:
-    trace = Trace("evenflow", TraceHeader(block=block, source="test"), iter(rows))
+    trace = Trace("evenflow", TraceHeader(block=block), iter(rows), name="test")
     return examine(trace, Questions(**questions))  # type: ignore[arg-type]
 
 

@@ -317,6 +317,7 @@ def test_a_broken_array_is_one_line_with_file_line_and_field(
             ['{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 5}'],
             "hash_ids must be a list",
         ),
+        (['{"input_length": 5, "output_length": 1, "session_id": []}'], "line 1: session_id must be"),
         (['{"input_length": 5, "output_length": null}'], "line 1: output_length must be"),
         (['{"chat_id": 1, "timestamp": 1, "input_length": 1}'], "line 1: output_length must be"),
         (['{"chat_id": [], "timestamp": 1, "input_length": 1}'], "line 1: chat_id must be"),

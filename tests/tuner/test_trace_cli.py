@@ -73,6 +73,10 @@ def test_arguments_that_make_no_sense_are_usage_errors(azure: Path, tmp_path: Pa
     assert tuner("trace", "convert", azure, tmp_path / "out", *arguments)[0] == 2
 
 
+def test_a_stream_takes_some_time(azure: Path) -> None:
+    assert tuner("trace", "show", azure, "--stream-rate", "0")[0] == 2
+
+
 def test_help_names_every_format() -> None:
     status, out, _ = tuner("trace", "convert", "--help")
     assert status == 0
