@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 
 from engine.core.json_text import parse_json
-from loadtests.target import Target, call, model_name
+from loadtests.errors import TargetError
+from loadtests.target import Target, call
 
 _HELLO = [{"role": "user", "content": "Hello"}]
 _TIMEOUT = dict.fromkeys(("connect", "read", "write", "pool"), 10.0)
@@ -22,9 +23,9 @@ def counts_tokens(target: Target) -> bool:
     Raises:
         TargetError: nobody answers, or a key is wanted.
     """
-    model = model_name(target)
-    body = {"model": model, "messages": _HELLO, "return_ids": True}
-    status, answer = call(target, "POST", "/tokenize", body)
+    status, answer = call(target, "POST", "/tokenize", {"messages": _HELLO, "return_ids": True})
+    if status == 401:
+        raise TargetError(f"{target.url} wants a key; give its file with --api-key-file")
     return status == 200 and _ids(answer) is not None
 
 

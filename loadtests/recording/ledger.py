@@ -14,11 +14,11 @@ from engine.core.turns import Span, Stem, Turn, Turns
 from loadtests.errors import RecordingError
 from loadtests.recording.asked import Asked, read_request
 from loadtests.recording.counting import TokenCounter
+from loadtests.recording.estimate import TokenEstimate
 from loadtests.recording.exchange import Exchange, micros
 
 _MAX_QUEUED = 1024  # each holds its prompt
 _BLOCKS_PER_SLICE = 16  # hashed before streams get their turn: a thirtieth of a millisecond
-_TOKENS_PER_CHAR = 0.25  # of English text, until the server has counted something
 
 
 class Writes(Protocol):
@@ -59,7 +59,7 @@ class Ledger:
         self._sessions = self._text_turns = Turns(BLOCK_CHARS)
         self._token_turns = Turns(BLOCK_TOKENS)
         self._queue: asyncio.Queue[Exchange | None] = asyncio.Queue(_MAX_QUEUED)
-        self._counted_tokens = self._counted_chars = 0
+        self._estimate = TokenEstimate()
 
     def put(self, exchange: Exchange) -> None:
         """Takes an exchange that is over; never waits."""
@@ -151,10 +151,10 @@ class Ledger:
         """As the answer says it; else as the server counts it; else by the characters."""
         told = exchange.state.prompt_tokens
         if not isinstance(told, int) and token_ids is None:
-            return self._estimate(len(asked.text))
+            return _Count(self._estimate.of_prompt(len(asked.text)), is_estimate=True)
         number = told if isinstance(told, int) else len(token_ids or ())
-        self._counted_tokens += number if asked.text else 0
-        self._counted_chars += len(asked.text)
+        if asked.text:
+            self._estimate.learn(len(asked.text), number)
         return _Count(number, is_estimate=False)
 
     def _output_tokens(self, exchange: Exchange) -> _Count:
@@ -163,14 +163,9 @@ class Ledger:
         if isinstance(told, int):
             return _Count(told, is_estimate=False)
         if exchange.num_chars:
-            return self._estimate(exchange.num_chars)
+            return _Count(self._estimate.of_text(exchange.num_chars), is_estimate=True)
         number = exchange.state.counted_tokens
         return _Count(number, is_estimate=number > 0)
-
-    def _estimate(self, num_chars: int) -> _Count:
-        known = self._counted_chars
-        per_char = self._counted_tokens / known if known else _TOKENS_PER_CHAR
-        return _Count(max(1, round(num_chars * per_char)), is_estimate=True)
 
 
 @dataclass(frozen=True, slots=True)

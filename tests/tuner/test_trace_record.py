@@ -15,7 +15,7 @@ import pytest
 from engine.core.redaction import BLOCK_CHARS
 from loadtests.scripted import DONE, Script, ScriptedServer, Write, event, text
 from loadtests.traces.files import open_trace
-from tests.tuner.engines import run_tuner
+from tests.tuner.engines import run_tuner, sim_engine
 from tests.tuner.test_cli_errors import fails
 
 DEADLINE_S = 60.0
@@ -51,6 +51,14 @@ def test_addresses_and_files_that_cannot_be_used(tmp_path: Path) -> None:
             tmp_path, 1, *record, str(tmp_path / "file" / "t.jsonl"), "--port", "0"
         )
         assert "address" in fails(tmp_path, 1, "trace", "record", "--from", "up:8080", "--out", "t.jsonl")
+
+
+def test_a_server_that_wants_a_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sesame\n")
+    with sim_engine(tmp_path, "--api-key-file", str(keys)) as url:
+        record = ("trace", "record", "--from", url, "--out", str(tmp_path / "t.jsonl"))
+        assert "--api-key-file" in fails(tmp_path, 1, *record)
 
 
 def test_a_server_without_a_tokenizer_is_recorded_in_characters(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_without_a_count_lengths_are_estimated_by_what_was_counted_and_marked() 
     first = exchange(chat("x" * 994))  # with its role and line ends 1,000 characters
     known = exchange(chat("y" * 994), usage=500)
     rows, tally = record([first, known, exchange(chat("z" * 1994))])
-    assert [row.prompt_tokens for row in rows] == [250, 500, 1000]
+    assert [row.prompt_tokens for row in rows] == [250, 500, 750]
     assert [row.estimated for row in rows] == [("in", "out"), (), ("in", "out")]
     assert tally.num_estimated == 2
 
