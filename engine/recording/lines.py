@@ -87,8 +87,9 @@ class LineWriter:
             while (value := self._queue.get()) is not _END:
                 self._write(*self._place(self._format(value)))
             self._file.close()
-        except OSError as error:
-            _log.error("%s: %s; nothing more is recorded", self._path, error.strerror or error)
+        except Exception as error:  # noqa: BLE001  the server goes on, whatever becomes of its recording
+            said = error.strerror if isinstance(error, OSError) else None
+            _log.error("%s: %s; nothing more is recorded", self._path, said or repr(error))
             self._discard_until_end()
 
     def _write(self, number: int, text: str) -> None:

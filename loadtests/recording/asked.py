@@ -58,7 +58,7 @@ def read_request(body: bytes) -> Asked | None:
         token_ids=token_ids,
         to_count=to_count and {"model": values.get("model"), **to_count, "return_ids": True},
         user=values["user"] if isinstance(values.get("user"), str) else None,
-        max_tokens=_whole(values.get("max_completion_tokens")) or _whole(values.get("max_tokens")),
+        max_tokens=_limit(values.get("max_completion_tokens")) or _limit(values.get("max_tokens")),
         priority=_whole(values.get("priority")),
         streams=values.get("stream") is True,
     )
@@ -94,6 +94,12 @@ def _message(message: Any) -> str:
     content = message.get("content")
     said = content if isinstance(content, str) else json.dumps(content) if content else ""
     return f"{message.get('role')}\n{said}\n" + (json.dumps(rest) + "\n" if rest else "")
+
+
+def _limit(value: Any) -> int | None:
+    """Some clients say -1 for none."""
+    number = _whole(value)
+    return number if number and number > 0 else None
 
 
 def _whole(value: Any) -> int | None:

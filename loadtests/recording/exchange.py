@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,11 @@ _MAX_WHOLE_BYTES = 16 << 20
 _BAD_FINISHES = ("error", "failed", "aborted", "abort")
 # Random enough that no two requests share it.
 _UNIQUE_ID = re.compile(r"[A-Za-z_]*-?[0-9A-Za-z-]{20,64}")
+
+
+def _count(said: object) -> int | None:
+    """What a server says is a number of tokens, if it is one."""
+    return said if isinstance(said, int) and not isinstance(said, bool) and said >= 0 else None
 
 
 def micros(seconds: float | None) -> float | None:
@@ -128,15 +134,40 @@ class Exchange:
             return None
         return self.answer_id if _UNIQUE_ID.fullmatch(self.answer_id) else None
 
+    @property
+    def prompt_tokens(self) -> int | None:
+        """As the answer's `usage` says."""
+        return _count(self.state.prompt_tokens)
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As the answer's `usage` says."""
+        return _count(self.state.usage_tokens)
+
+    @property
+    def num_events(self) -> int:
+        """Of those with content."""
+        return _count(self.state.counted_tokens) or 0
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return _count(self.state.cached_tokens) or None
+
+    @property
+    def _queue_s(self) -> float | None:
+        timings = self.state.timings
+        said = timings.get("queue_s") if isinstance(timings, Mapping) else None
+        is_time = isinstance(said, int | float) and math.isfinite(said)
+        return micros(said) if is_time else None
+
     def original(self) -> TraceOriginal:
         """What the server did, for a trace's row."""
         if self.is_refused:
             return TraceOriginal(status=self.status, config=self.generation)
         ended_s = self.arrived_s if self.ended_s is None else self.ended_s
-        queue_s = (self.state.timings or {}).get("queue_s")
         return TraceOriginal(
             status=self.outcome.value,
-            queue_s=micros(queue_s if isinstance(queue_s, int | float) else None),
+            queue_s=self._queue_s,
             ttft_s=micros(None if self.first_content_s is None else self.first_content_s - self.arrived_s),
             worst_pause_s=micros(self.worst_pause_s),
             e2e_s=micros(ended_s - self.arrived_s),

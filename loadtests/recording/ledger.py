@@ -110,7 +110,7 @@ class Ledger:
             turn=turn.number if turn else None,
             after=turn.after if turn else None,
             think_s=micros(turn.think_s) if turn else None,
-            cached=exchange.state.cached_tokens or None,
+            cached=exchange.cached_tokens,
             max_tokens=asked.max_tokens,
             prefix=tuple(await self._prefix(asked, token_ids, hashes)),
             stream=asked.streams,
@@ -149,23 +149,22 @@ class Ledger:
 
     def _prompt_tokens(self, exchange: Exchange, asked: Asked, token_ids: Sequence[int] | None) -> _Count:
         """As the answer says it; else as the server counts it; else by the characters."""
-        told = exchange.state.prompt_tokens
-        if not isinstance(told, int) and token_ids is None:
+        number = exchange.prompt_tokens
+        if number is None and token_ids is not None:
+            number = len(token_ids)
+        if number is None:
             return _Count(self._estimate.of_prompt(len(asked.text)), is_estimate=True)
-        number = told if isinstance(told, int) else len(token_ids or ())
         if asked.text:
             self._estimate.learn(len(asked.text), number)
         return _Count(number, is_estimate=False)
 
     def _output_tokens(self, exchange: Exchange) -> _Count:
         """As the answer says it; else its events with content, or its characters."""
-        told = exchange.state.usage_tokens
-        if isinstance(told, int):
-            return _Count(told, is_estimate=False)
+        if exchange.output_tokens is not None:
+            return _Count(exchange.output_tokens, is_estimate=False)
         if exchange.num_chars:
             return _Count(self._estimate.of_text(exchange.num_chars), is_estimate=True)
-        number = exchange.state.counted_tokens
-        return _Count(number, is_estimate=number > 0)
+        return _Count(exchange.num_events, is_estimate=exchange.num_events > 0)
 
 
 @dataclass(frozen=True, slots=True)

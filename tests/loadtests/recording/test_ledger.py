@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.core.redaction import Redactor
 from engine.core.trace import TraceRow, parse_row
@@ -208,3 +210,31 @@ def test_more_than_can_be_written_is_dropped_and_counted() -> None:
         return ledger.tally
 
     assert asyncio.run(run()).num_dropped == 2
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 1 << 40) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+_FIELDS = ("messages", "prompt", "user", "max_tokens", "max_completion_tokens", "priority", "stream", "tools")
+_SAID = ("id", "choices", "usage", "timings", "error", "num_tokens", "emit_ns")
+_COUNTS = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
+
+
+@given(
+    st.dictionaries(st.sampled_from(_FIELDS), _json),
+    st.dictionaries(st.sampled_from(_SAID), _json),
+    st.dictionaries(st.sampled_from(_COUNTS), _json),
+    st.booleans(),
+)
+def test_whatever_is_asked_and_said_a_row_can_be_read_again(
+    body: dict[str, Any], said: dict[str, Any], counts: dict[str, Any], streams: bool
+) -> None:
+    seen = Exchange(json.dumps({"prompt": "hi", **body}).encode(), {}, 11.0)
+    seen.on_head(200, {"content-type": "text/event-stream" if streams else "application/json"})
+    answer = json.dumps({"usage": counts, **said})
+    seen.on_bytes(f"data: {answer}\n\n".encode() if streams else answer.encode(), 12.0)
+    seen.on_end(13.0)
+    rows, tally = record([seen])
+    assert len(rows) + tally.num_unreadable == 1
