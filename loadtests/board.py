@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.core.quantiles import nearest_rank, supported
-from engine.core.records import Outcome
+from engine.core.records import LOST
 
 _BUCKET_S = 2.0
 _MOST_BUCKETS = 900  # half an hour; what is older leaves the charts
@@ -39,7 +39,7 @@ def row_of(record: Mapping[str, Any]) -> Row:
     stamps = [event[0] for event in record["events"]]
     return {
         "kind": record["kind"],
-        "failed": record["outcome"] not in (Outcome.COMPLETED, Outcome.CANCELLED),
+        "failed": record["outcome"] in LOST,
         "ttft_s": stamps[0] - record["scheduled_at_s"] if stamps else None,
         "worst_pause_s": max((b - a for a, b in itertools.pairwise(stamps)), default=None),
     }

@@ -133,7 +133,7 @@ class Crew:
         return {
             "records": [records[request["id"]].pop(0) for request in self._job["requests"]],
             "loop_lags_s": [lag for result in results for lag in result["loop_lags_s"]],
-            "cpu_share": sum(result["cpu_share"] for result in results),
+            "cpu_share": max((result["cpu_share"] for result in results), default=0.0),
             "aborted_at_s": min(aborts, default=None),
             "elapsed_s": max((result["elapsed_s"] for result in results), default=elapsed_s),
             "num_lost": sum(part.is_lost for part in self._parts.values()),

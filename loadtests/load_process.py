@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import secrets
@@ -18,7 +19,7 @@ import gevent
 from engine.core.records import Outcome
 from loadtests.board import Board, Row
 from loadtests.crew import LOST, Job
-from loadtests.errors import LoadTestError
+from loadtests.errors import LoadRunError, LoadTestError
 from loadtests.job import make_job
 from loadtests.profiles import load_profile
 from loadtests.prompts import PromptBook
@@ -64,6 +65,7 @@ class LoadProcess:
         self._records: list[Mapping[str, Any]] = []
         self._server: Server | None = None
         self._role = role
+        self._is_on = False
         self.hand = Hand(self._runner, self.show, self._keeps_records) if role is not Role.MASTER else None
         self._conductor = (
             Conductor(self._runner, self._workers, self._hear) if role is not Role.WORKER else None
@@ -80,7 +82,8 @@ class LoadProcess:
         """Raises: LoadTestError: it does not answer, or the key file cannot be read."""
         host = self._environment.host or ""
         if self._server is None or self._server.target.url != host.rstrip("/").removesuffix("/v1"):
-            target = Target(host, api_key=_read_key(self.options.api_key_file))
+            key_file = self.options.api_key_file
+            target = Target(host, api_key=first_key(_read(key_file)) if key_file else None)
             card = model_card(target)
             if card.get("owned_by") != _OWN:
                 target = Target(host, api_key=target.api_key, foreign=True)
@@ -89,24 +92,33 @@ class LoadProcess:
 
     def begin(self) -> None:
         """A test starts."""
+        self._is_on = True
         self._board.clear()
         self._records.clear()
+        gc.collect()
+        gc.freeze()  # what is here now need not be searched again, while streams are read
         if self._conductor is not None:
             self.options.plays_job = bool(self.options.job or self.options.profile)
             if self.plays_job:
-                gevent.spawn(self._play, self._conductor)
+                gevent.spawn(self._play, self._conductor).link_exception(self._broke)
 
     def stop(self) -> None:
-        """A test is about to stop: a job that is being played ends first."""
+        """A test is about to stop: first a job that is being played, and the users of other processes."""
+        self._is_on = False
         if self._conductor is not None:
             self._conductor.stop()
+            if self._role is Role.MASTER:
+                self._conductor.gather()
 
     def end(self) -> None:
         """A test has stopped: what users saw is written; a job's result is when it has been played."""
         if self.hand is not None:
             self.hand.tell()
         if self._conductor is not None and self._keeps_records() and not self.plays_job:
-            self._write({"records": self._records})
+            try:
+                self._write({"records": self._records})
+            except LoadTestError as error:
+                self._fail(str(error))
 
     def show(self, row: Row, record: Mapping[str, Any]) -> None:
         """A row in Locust's statistics for TTFT, in milliseconds, and one for the worst pause. That one stays
@@ -143,11 +155,19 @@ class LoadProcess:
     def _play(self, conductor: Conductor) -> None:
         try:
             job = self._job()
-            result = conductor.play(job, _say if self.options.job else _say_nothing)
-            self._show_unplayed(job, result)
-            self._write(result)
+            if self._is_on:  # it may have been stopped while the server was sized up
+                result = conductor.play(job, _say if self.options.job else _say_nothing)
+                self._show_unplayed(job, result)
+                self._write(result)
         except LoadTestError as error:
             self._fail(str(error))
+        self._finish()
+
+    def _broke(self, playing: gevent.Greenlet) -> None:
+        self._fail(f"the load client broke: {playing.exception!r}")
+        self._finish()
+
+    def _finish(self) -> None:
         if self.options.headless:
             self._runner.quit()
         else:
@@ -156,7 +176,7 @@ class LoadProcess:
     def _job(self) -> Job:
         """Raises: LoadTestError: there is no such profile, or the server cannot be sized up."""
         if self.options.job:
-            job: Job = json.loads(Path(self.options.job).read_text(encoding="utf-8"))
+            job: Job = json.loads(_read(self.options.job))
             return job
         server = self.server()
         profile = load_profile(self.options.profile)
@@ -184,8 +204,13 @@ class LoadProcess:
         self._environment.process_exit_code = 1
 
     def _write(self, result: Mapping[str, Any]) -> None:
-        if self._keeps_records():
+        """Raises: LoadTestError: the file cannot be written."""
+        if not self._keeps_records():
+            return
+        try:
             Path(self.options.result).write_text(json.dumps(result), encoding="utf-8")
+        except OSError as error:
+            raise LoadRunError(f"{self.options.result} cannot be written: {error.strerror}") from None
 
 
 def _say(progress: Mapping[str, Any]) -> None:
@@ -196,9 +221,9 @@ def _say_nothing(_: Mapping[str, Any]) -> None:
     """Locust's page shows it."""
 
 
-def _read_key(path: str) -> str | None:
-    """Raises: LoadTestError: no such file."""
+def _read(path: str) -> str:
+    """Raises: LoadTestError: it cannot be read."""
     try:
-        return first_key(Path(path).read_text(encoding="utf-8")) if path else None
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise LoadTestError(f"{path} cannot be read: {error.strerror}") from None
+        raise LoadRunError(f"{path} cannot be read: {error.strerror}") from None

@@ -36,11 +36,11 @@ from loadtests.crew import prompt_seed
 from loadtests.errors import LoadTestError
 from loadtests.load_process import LoadProcess, Role
 from loadtests.player import stream_record
+from loadtests.priority import come_first
 from loadtests.prompts import bodies
 from loadtests.schedule import ScheduledRequest
 from loadtests.sse_client import ChatStream
 
-_NICE = -10
 _numbers = itertools.count()  # of this process's users
 
 
@@ -78,21 +78,9 @@ def _join(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
     environment.events.test_stop.add_listener(lambda **_: process.end())
     environment.events.quit.add_listener(lambda **_: process.end())
     if role is not Role.MASTER:
-        _come_first()
+        come_first()
     if environment.parsed_options.job:
         gevent.get_hub().threadpool.spawn(_end_with_parent)
-
-
-def _come_first() -> None:
-    """Before the server, where the system lets us (Linux as root): a load client needs the CPU for moments,
-    and what keeps it off is measured as if the server had done it. Dispatch lag p99 at 20 requests/s beside
-    60 streams, two cores with a load of 7: 16 ms as an ordinary process, 1 ms so (measured in November 2026).
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except (AttributeError, OSError):  # not Linux, or not allowed
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
 def _end_with_parent() -> None:

@@ -17,10 +17,11 @@ from loadtests.crew import Crew, Job
 from loadtests.errors import LoadRunError
 from loadtests.player import Player
 
-_PART, _READY, _GO, _STOP, _SAW, _RESULT, _BROKE = (
-    f"evenflow {what}" for what in ("part", "ready", "go", "stop", "saw", "result", "broke")
+_PART, _READY, _GO, _STOP, _SAW, _RESULT, _BROKE, _END, _ENDED = (
+    f"evenflow {what}" for what in ("part", "ready", "go", "stop", "saw", "result", "broke", "end", "ended")
 )
 _TELL_EVERY_S = 0.5
+_PATIENCE_S = 5.0
 _GONE_POLLS = 4  # a worker that Locust is restarting is away for a moment
 
 Record = Mapping[str, Any]
@@ -44,7 +45,9 @@ class Hand:
         self._player: Player | None = None
         self._rows: list[Row] = []
         self._records: list[Record] = []
-        for name, listener in ((_PART, self._take), (_GO, self._go), (_STOP, self._stop)):
+        for name, listener in (
+            (_PART, self._take), (_GO, self._go), (_STOP, self._stop), (_END, self._end),
+        ):  # fmt: skip
             runner.register_message(name, listener)
         gevent.spawn(self._tell_on)
 
@@ -83,6 +86,11 @@ class Hand:
         if self._player is not None:
             self._player.stop()
 
+    def _end(self, **_: Any) -> None:
+        """Ends this process's users, which tells the rest, before Locust gives up waiting for it."""
+        self._runner.stop()
+        self._runner.send_message(_ENDED, {})
+
     def _play(self, player: Player) -> None:
         result = player.play()
         self.tell()
@@ -120,7 +128,11 @@ class Conductor:
         self._why = "they do not answer"
         self._changed = Event()
         self._over = Event()
-        listeners = ((_READY, self._ready), (_SAW, self._saw), (_RESULT, self._result), (_BROKE, self._broke))
+        self._ended: set[str] = set()
+        listeners = (
+            (_READY, self._ready), (_SAW, self._saw), (_RESULT, self._result), (_BROKE, self._broke),
+            (_ENDED, self._end),
+        )  # fmt: skip
         for name, listener in listeners:
             runner.register_message(name, listener)
 
@@ -158,7 +170,18 @@ class Conductor:
         """Ends a job that is being played and waits for what it has come to."""
         if self._crew is not None:
             self._to_all(self._crew, _STOP)
-            self._over.wait(timeout=5.0)
+            self._over.wait(timeout=_PATIENCE_S)
+
+    def gather(self) -> None:
+        """Ends the users of other processes and waits for what they have not told yet."""
+        asked = set(self._workers())
+        self._ended.clear()
+        for worker in asked:
+            self._runner.send_message(_END, {}, worker)
+        with gevent.Timeout(_PATIENCE_S, False):
+            while not asked <= self._ended:
+                self._changed.wait()
+                self._changed.clear()
 
     def _await(self, crew: Crew, is_so: Callable[[], bool], meanwhile: Callable[[], None]) -> None:
         gone = dict.fromkeys(crew.workers, 0)
@@ -190,6 +213,10 @@ class Conductor:
         if self._crew is not None:
             self._crew.hand_in(msg.node_id, msg.data)
             self._changed.set()
+
+    def _end(self, msg: Any, **_: Any) -> None:
+        self._ended.add(msg.node_id)
+        self._changed.set()
 
     def _broke(self, msg: Any, **_: Any) -> None:
         self._why = msg.data["why"]

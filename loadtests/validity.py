@@ -48,7 +48,7 @@ class Validity:
         client_noise_s: by how much the deciding gap was longer at the client than at the engine; None
             when the engine sends no stamps or the stream was cut.
         prompt_token_error_p95: None when the server reported no prompt lengths.
-        cpu_share: of one core, that the client used.
+        cpu_share: of one core, that the client's busiest process used.
     """
 
     reasons: tuple[str, ...]

@@ -25,6 +25,10 @@ def test_without_content_there_is_neither_ttft_nor_pause() -> None:
     assert (seen["ttft_s"], seen["worst_pause_s"], seen["failed"]) == (None, None, True)
 
 
+def test_who_was_still_reading_when_the_test_stopped_has_not_failed() -> None:
+    assert not row_of(raw(outcome="unfinished"))["failed"]
+
+
 def test_one_event_has_no_pause() -> None:
     assert row_of(raw(events=[[1.5, 1, None]]))["worst_pause_s"] is None
 

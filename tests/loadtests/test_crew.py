@@ -50,14 +50,14 @@ def test_a_turn_whose_beginning_is_not_in_the_job_is_dealt_like_any_other() -> N
 
 def test_the_merged_result_is_one_processs_in_the_jobs_order() -> None:
     crew = Crew(JOB, ["w0", "w1"])
-    crew.hand_in("w1", result("b", "d", elapsed_s=5.0, loop_lags_s=[0.002]))
+    crew.hand_in("w1", result("b", "d", elapsed_s=5.0, loop_lags_s=[0.002], cpu_share=0.3))
     assert not crew.is_done
     crew.hand_in("w0", result("a", "c"))
     assert crew.is_done
     merged = crew.result(6.0)
     assert [r["id"] for r in merged["records"]] == list("abcd")
     assert merged["elapsed_s"] == 5.0
-    assert merged["cpu_share"] == pytest.approx(0.2)
+    assert merged["cpu_share"] == 0.3
     assert (merged["aborted_at_s"], merged["num_lost"]) == (None, 0)
     alone = Crew(JOB, ["w0"])
     alone.hand_in("w0", result(*"abcd"))

@@ -86,6 +86,17 @@ def test_a_server_that_is_not_there_is_a_failed_row_not_a_traceback(tmp_path: Pa
     assert "Traceback" not in out + err
 
 
+@pytest.mark.parametrize("option", ["--result", "--api-key-file"])
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, option: str) -> None:
+    missing = str(tmp_path / "nowhere" / "file")
+    users = ["--headless", "--users", "1", "--run-time", "2s"]
+    with ScriptedServer({4: answer(4)}) as server:
+        process = locust(tmp_path, server.url, *users, *chat_lengths(4), option, missing)
+        out, err = process.communicate(timeout=60)
+    assert f"{missing} cannot be" in out + err
+    assert "Traceback" not in out + err
+
+
 def test_an_slo_that_is_no_duration_is_one_line(tmp_path: Path) -> None:
     process = locust(tmp_path, "http://127.0.0.1:9", "--headless", "--slo-pause", "soon")
     _, err = process.communicate(timeout=60)
