@@ -71,7 +71,7 @@ class _Builder:
             requests=tuple(requests),
             duration_s=self.end_s,
             grace_s=self.profile.grace_s,
-            long_prompt_tokens=self.profile.long_prompt_tokens or max(1, self.auto_prompt // 2),
+            long_prompt_tokens=max(1, int(self._typical(self.profile.long_prompt_tokens))),
             classes=tuple(slo_class(target, self.unit_s) for target in self.profile.classes),
             notes=tuple(self.notes),
         )

@@ -120,8 +120,8 @@ class Profile:
     Attributes:
         warm_up, duration: in `time_unit`; the measured window is `duration` long and follows the warm-up.
         grace_s: how long requests in flight may drain after the last arrival.
-        long_prompt_tokens: uncached prompt tokens from which a request counts as long; None = half of
-            an `auto` prompt.
+        long_prompt_tokens: uncached prompt tokens from which a request counts as long; `auto` is that share
+            of an `auto` prompt, or, where a trace is replayed, what a tenth of its prompts have.
         long_prefill_slos: an `auto` prompt takes this many times the pause SLO to read unchunked.
     """
 
@@ -131,7 +131,7 @@ class Profile:
     warm_up: float
     duration: float
     grace_s: float
-    long_prompt_tokens: int | None
+    long_prompt_tokens: Length
     long_prefill_slos: float
     groups: tuple[Group, ...] = ()
     trace: TraceSource | None = None

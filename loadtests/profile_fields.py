@@ -18,7 +18,6 @@ def parse_profile(values: Any, source: str) -> Profile:
     """
     fields = Fields(values, f"profile {source}")
     unit = fields.choice("time_unit", ("s", "long_prefill"), "s")
-    threshold = fields.take("long_prompt_tokens", "auto")
     classes = _parse_classes(fields)
     named = tuple(one.name for one in classes)
     trace = fields.take("trace", None)
@@ -29,9 +28,7 @@ def parse_profile(values: Any, source: str) -> Profile:
         warm_up=fields.number("warm_up", 0.0, minimum=0.0),
         duration=fields.number("duration", minimum=0.001),
         grace_s=fields.number("grace_s", 120.0, minimum=0.0),
-        long_prompt_tokens=None
-        if threshold == "auto"
-        else fields.as_whole("long_prompt_tokens", threshold, 1),
+        long_prompt_tokens=_parse_threshold(fields),
         long_prefill_slos=fields.number("long_prefill_slos", 6.0, minimum=0.1),
         groups=_parse_groups(fields, named) if trace is None else (),
         trace=None if trace is None else _parse_trace(fields.inner("trace", trace), named),
@@ -39,6 +36,14 @@ def parse_profile(values: Any, source: str) -> Profile:
     )
     fields.finish()
     return profile
+
+
+def _parse_threshold(fields: Fields) -> Length:
+    """Half of an `auto` prompt unless said otherwise."""
+    length = _parse_length(fields, "long_prompt_tokens", {"auto": 0.5})
+    if length.kind not in ("fixed", "auto"):
+        fields.fail("long_prompt_tokens", "auto, a whole number or {auto: share}", length.kind)
+    return Length("auto", 0.5) if length == Length("auto") else length
 
 
 def _parse_classes(fields: Fields) -> tuple[ClassTarget, ...]:

@@ -17,7 +17,7 @@ from typing import Literal
 from engine.core.errors import TraceError
 from engine.core.quantiles import nearest_rank
 from engine.core.trace import TraceRow
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.schedule import Schedule, ScheduledRequest, uncached_tokens
 from loadtests.sessions import follow_on, share_blocks
 from loadtests.traces import fixes
 from loadtests.traces.fixes import Notes
@@ -43,7 +43,7 @@ class ReplayOptions:
         max_output_tokens: longer answers are cut.
         retries: how often a refused request is sent again by a user who returns: one with more requests.
         grace_s: of the drain.
-        long_prompt_tokens: None counts the longest tenth of the prompts as long.
+        long_prompt_tokens: None counts as long what a tenth of the prompts have new.
     """
 
     mode: Literal["open", "session"] = "open"
@@ -171,5 +171,6 @@ def _request(
 
 
 def _long_threshold(requests: Sequence[ScheduledRequest]) -> int:
-    threshold = nearest_rank([request.prompt_tokens for request in requests], fixes.LONG_SHARE)
+    """By what no prompt before them holds already: that is what a request counts as long by."""
+    threshold = nearest_rank(uncached_tokens(requests), fixes.LONG_SHARE)
     return max(1, int(threshold or 1))

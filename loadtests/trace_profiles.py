@@ -63,7 +63,7 @@ def build_trace_schedule(
     Raises:
         TraceError: nothing is left to replay.
     """
-    trace, unit = profile.trace, unit_s(profile, sizing)
+    trace, threshold, unit = profile.trace, profile.long_prompt_tokens, unit_s(profile, sizing)
     assert trace is not None
     window_s = profile.duration * unit if window_s is None else window_s
     shrink = trace.shrink or _shrink(profile, trace, recorded.rows, sizing)
@@ -75,7 +75,7 @@ def build_trace_schedule(
         context_tokens=int(sizing.context_tokens * _CONTEXT_SHARE),
         max_output_tokens=max(1, int(window_s / sizing.decode_step_s)),
         grace_s=profile.grace_s,
-        long_prompt_tokens=profile.long_prompt_tokens,
+        long_prompt_tokens=int(threshold.value) if threshold.kind == "fixed" else None,
     )
     whole = recorded.schedule(seed, options, profile.name)
     requests, speed = _at_load(whole.requests, trace.load, window_s, sizing)

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.core.slo import Slo
 from loadtests.errors import LoadTestError
-from loadtests.schedule import Schedule, Sizing
+from loadtests.schedule import Schedule, Sizing, uncached_tokens
 from loadtests.selftest import run_selftest
 from tuner.asker import Asker
 from tuner.budget import Budget
@@ -230,7 +230,8 @@ class _Session:
         return Search(plan, runner, asker, self._remaining(runner), self._announcer).run()
 
     def _announce_traffic(self, schedule: Schedule) -> None:
-        long = [r for r in schedule.requests if r.measured and r.prompt_tokens >= schedule.long_prompt_tokens]
+        new = zip(schedule.requests, uncached_tokens(schedule.requests), strict=True)
+        long = [r for r, tokens in new if r.measured and tokens >= schedule.long_prompt_tokens]
         longest = max((request.prompt_tokens for request in long), default=0)
         detail = f"{schedule.num_measured} requests in {schedule.duration_s:.0f} s, {len(long)} of them long "
         self._announcer.done("traffic sized for this server", detail + f"(up to {longest} tokens)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.core.executor import ModelInfo
+from engine.core.executor import CheckpointSizes, ModelInfo
 
 _UNLIMITED_KV = 1 << 40
 
@@ -14,6 +14,18 @@ def context_tokens_of(entry: Mapping[str, Any]) -> int | None:
     """Prompt and output together; None when the server does not say."""
     context = entry.get("context_tokens") or entry.get("max_model_len")
     return None if context is None else int(context)
+
+
+def _checkpoints(said: Any) -> CheckpointSizes | None:
+    """None when the server does not say: then every prompt is simulated as read in full."""
+    if not isinstance(said, Mapping):
+        return None
+    return CheckpointSizes(
+        token_bytes=int(said["token_bytes"]),
+        windows=tuple((int(tokens), int(num_bytes)) for tokens, num_bytes in said.get("windows", ())),
+        state_bytes=int(said.get("state_bytes", 0)),
+        capacity_bytes=int(said.get("capacity_bytes", 0)),
+    )
 
 
 def model_info(entry: Mapping[str, Any], context_tokens: int) -> ModelInfo:
@@ -27,6 +39,7 @@ def model_info(entry: Mapping[str, Any], context_tokens: int) -> ModelInfo:
     return ModelInfo(
         name=str(entry["id"]),
         context_tokens=context_tokens,
+        checkpoints=_checkpoints(said.get("checkpoints")),
         kv_capacity_tokens=int(said.get("kv_capacity_tokens", _UNLIMITED_KV)),
         kv_block_tokens=int(said.get("kv_block_tokens", 1)),
         one_pass=bool(said.get("one_pass", True)),

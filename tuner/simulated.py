@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
@@ -15,11 +17,13 @@ from engine.sim.simulate import Wait, simulate
 from loadtests.schedule import Schedule, ScheduledRequest
 from tuner.evaluators import Measurement
 
+_MOST_BLOCK_TOKENS = 1 << 24  # ids that are kept apart for each block
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEvaluator:
-    """Implements `Evaluator`. Takes the very schedule that a live run would send, turns of sessions
-    included; refused requests are not sent again, and nobody leaves.
+    """Implements `Evaluator`. Takes the very schedule that a live run would send: turns of sessions wait for
+    one another, and prompts share what they share. Refused requests are not sent again, and nobody leaves.
 
     Attributes:
         schedule_for: the requests of a seed.
@@ -32,7 +36,7 @@ class SimulatedEvaluator:
 
     def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
         schedule = self.schedule_for(seed)
-        arrivals = [_arrival(request) for request in schedule.requests]
+        arrivals = list(_arrivals(schedule))
         measured = {request.id for request in schedule.requests if request.measured}
         run = simulate(
             arrivals, config, self.costs, self.model,
@@ -54,11 +58,32 @@ def _waits(schedule: Schedule) -> dict[str, Wait]:
     }
 
 
-def _arrival(scheduled: ScheduledRequest) -> Request:
+@lru_cache(maxsize=4)
+def _arrivals(schedule: Schedule) -> tuple[Request, ...]:
+    """The requests as the scheduler sees them, with token ids that are equal where prompts are."""
+    first_ids: dict[str, int] = {}
+    return tuple(_arrival(request, first_ids) for request in schedule.requests)
+
+
+def _arrival(scheduled: ScheduledRequest, first_ids: dict[str, int]) -> Request:
+    """A prompt of no named block is of use to nobody else, and so stays out of the cache."""
+    named = bool(scheduled.prefix)
     return Request(
         id=scheduled.id,
-        prompt=range(scheduled.prompt_tokens),
+        prompt=_token_ids(scheduled, first_ids) if named else range(scheduled.prompt_tokens),
         max_tokens=scheduled.max_tokens,
         arrived_at_s=scheduled.at_s,
         priority=scheduled.priority,
+        boundaries=(scheduled.prompt_tokens,) if named else (),
     )
+
+
+def _token_ids(scheduled: ScheduledRequest, first_ids: dict[str, int]) -> Sequence[int]:
+    """A run of ids for each block, another one for each name, and one for what no block names."""
+    ids = array("q")
+    for name in scheduled.prefix:
+        first = first_ids.setdefault(name, len(first_ids) * _MOST_BLOCK_TOKENS)
+        ids.extend(range(first, first + scheduled.prefix_block_tokens))
+    own = first_ids.setdefault(f"own {scheduled.id}", len(first_ids) * _MOST_BLOCK_TOKENS)
+    ids.extend(range(own, own + max(0, scheduled.prompt_tokens - len(ids))))
+    return ids[: scheduled.prompt_tokens]

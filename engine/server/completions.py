@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -111,13 +112,14 @@ class ModelRoutes:
         """OpenAI's object, and what a simulation of this server must know of its model."""
         model = self._loaded()
         own = ("kv_capacity_tokens", "kv_block_tokens", "one_pass", "batches", "runs_ahead")
+        checkpoints = model.checkpoints and dataclasses.asdict(model.checkpoints)
         return {
             "id": self._service.served_name,
             "object": "model",
             "created": self._created,
             "owned_by": "evenflow",
             "max_model_len": model.context_tokens,
-            "evenflow": {name: getattr(model, name) for name in own},
+            "evenflow": {name: getattr(model, name) for name in own} | {"checkpoints": checkpoints},
         }
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:

@@ -52,6 +52,7 @@ def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
         (values(groups={}), "groups must be"),
         (values(groups={"g": 3}), "groups.g must be"),
         (values(long_prompt_tokens=0), "long_prompt_tokens must be"),
+        (values(long_prompt_tokens={"uniform": [1, 2]}), "long_prompt_tokens must be"),
         (values(grace_s=-1), "grace_s must be"),
         (group(prompt_tokens=0), "groups.g.prompt_tokens must be"),
         (group(prompt_tokens=True), "groups.g.prompt_tokens must be"),

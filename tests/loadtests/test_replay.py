@@ -143,3 +143,11 @@ def test_a_shrunken_trace_shares_as_much_of_shorter_prompts() -> None:
     (request,) = schedule_from_trace(rows, 1, ReplayOptions(shrink=16), block_tokens=512).requests
     assert (request.prompt_tokens, request.max_tokens, request.prefix_block_tokens) == (80, 16, 32)
     assert request.prefix == ("x", "y", "z")
+
+
+def test_what_counts_as_long_is_what_is_new_in_a_prompt() -> None:
+    turns = [
+        row(f"t{n}", n + 0.5, prompt=1000 + 100 * n, session="s", after=f"t{n - 1}" if n else None)
+        for n in range(20)
+    ]
+    assert schedule_from_trace(turns, 1).long_prompt_tokens < 200

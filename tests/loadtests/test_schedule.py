@@ -171,3 +171,10 @@ def test_classes_come_in_seconds_whatever_they_are_written_in() -> None:
     unit_s = 10 * LAPTOP.slo_pause_s
     assert schedule.classes == (SloClass("fast", 2 * unit_s, 0.2), SloClass("slow", 9.0), SloClass("any"))
     assert (schedule.requests[0].slo_class, schedule.requests[0].retries) == ("fast", 2)
+
+
+@pytest.mark.parametrize(("threshold", "tokens"), [("auto", 675), ({"auto": 0.2}, 270), (99, 99)])
+def test_what_counts_as_long(threshold: object, tokens: int) -> None:
+    groups = {"g": group({"process": "at", "times": [0]}, "auto")}
+    schedule = schedule_of(groups, long_prefill_slos=10, long_prompt_tokens=threshold)
+    assert (schedule.requests[0].prompt_tokens, schedule.long_prompt_tokens) == (1350, tokens)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.core.executor import CheckpointSizes
 from engine.sim_backend import SIM_MODEL, SimBackend
 from tests.server.live import Live
 from tuner.engine_client import EngineClient, Keys
@@ -9,11 +10,12 @@ from tuner.served_model import context_tokens_of, model_info
 
 
 def test_a_simulation_knows_the_model_that_is_served() -> None:
-    slow = replace(SIM_MODEL, one_pass=False, runs_ahead=False)
+    sizes = CheckpointSizes(token_bytes=100, windows=((64, 7),), state_bytes=9, capacity_bytes=1 << 20)
+    slow = replace(SIM_MODEL, one_pass=False, runs_ahead=False, checkpoints=sizes)
     with Live(SimBackend(slow)) as live:
         entry = EngineClient(live.url, Keys()).model_entry()
     assert context_tokens_of(entry) == slow.context_tokens
-    assert model_info(entry, slow.context_tokens) == replace(slow, checkpoints=None)
+    assert model_info(entry, slow.context_tokens) == slow
 
 
 def test_other_servers_say_less_and_are_taken_as_usual() -> None:
