@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -161,6 +162,10 @@ def _run_child(
     ):
         _follow(child, len(job["requests"]), on_progress)
         status = child.wait()
+    if status == -signal.SIGKILL:
+        raise LoadRunError(
+            f"the load client had not ended after {limit_s:.0f} s; was this machine suspended?"
+        )
     if status != 0:
         raise LoadRunError(f"the load client ended with status {status}: {_last_words(log_file)}")
     if not result_file.exists():  # what it said last is Locust's table

@@ -189,6 +189,15 @@ def test_a_broken_client_ends_with_its_last_words(tmp_path: Path, monkeypatch: p
         run_load(schedule([1]), server.url, workdir=tmp_path / "work")
 
 
+def test_a_client_that_does_not_end_in_time_is_ended_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtests.run._SPARE_S", -4.0)  # less than the schedule and its drain take
+    with (
+        ScriptedServer({2: Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1)))}) as server,
+        pytest.raises(LoadRunError, match="had not ended after 1 s"),
+    ):
+        run_load(schedule([2]), server.url)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_no_client_outlives_the_process_that_started_it(how: signal.Signals, tmp_path: Path) -> None:
     parent = tmp_path / "parent.py"
