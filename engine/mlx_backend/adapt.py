@@ -1,7 +1,7 @@
 """What is exchanged in mlx-lm's model code: two functions that its model modules call by name.
 
-- `scaled_dot_product_attention` learns about passes over several rows (`row_caches`) and, on a CPU, causal
-  attention in float32 goes to `cpu_math`.
+- `scaled_dot_product_attention` learns about passes over several rows (`row_caches`); causal attention goes
+  to `cpu_math` on a CPU in float32, and to `cuda_attention` on CUDA.
 - `swiglu`, on a CPU, is `cpu_math`'s.
 
 Everything else passes through to mlx-lm's own functions, so other users of a module notice nothing.
@@ -18,7 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import activations, base
 
-from engine.mlx_backend import cpu_math
+from engine.mlx_backend import cpu_math, cuda_attention
 from engine.mlx_backend.device import on_cpu
 from engine.mlx_backend.row_caches import RowKVCaches, attend_rows
 
@@ -49,6 +49,8 @@ def attention(
         return attend_rows(attention, cache.layout, queries, keys, values, mask, **options)
     if _fits_cpu_math(queries, cache, mask, sinks):
         return cpu_math.causal_attention(queries, keys, values, scale)
+    if cuda_attention.fits(queries, keys, cache, mask):
+        return cuda_attention.causal_attention(queries, keys, values, scale, sinks)
     output: mx.array = _library_attention(
         queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
     )

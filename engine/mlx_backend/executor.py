@@ -26,7 +26,7 @@ _PREALLOCATED_OUTPUT_TOKENS = 256
 # Tokens' worth of a step that is left when the next one is launched: it must outlast the launch. On an H200
 # reading 128 tokens takes 15 ms and a launch 5 to 10 (our measurement, November 2026).
 _LEFT_TOKENS = 128
-_LEAST_LEFT_SHARE, _MOST_LEFT_SHARE = 0.1, 0.5
+_LEAST_LEFT_SHARE, _MOST_LEFT_SHARE = 0.2, 0.5
 # Layers that are launched first: they must outlast the launch of the others, and fit what MLX takes at once.
 _FIRST_SHARE = 0.2
 

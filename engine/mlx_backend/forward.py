@@ -55,9 +55,12 @@ class Forward:
         adapt_model(model)
         flatten_projections(model)
         self._selection = select_positions(model)
+        self._selection.choose_last()
         self.vocab = int(model(mx.zeros((1, 1), mx.int32)).shape[-1])
+        self._selection.spares = self._spares_rightly()
         self.batches = self._reads_rightly((1, 1, 1))
         self.one_pass = self.batches and self._reads_rightly((1, 4, 2))
+        self._selection.choose_last()
 
     def new_caches(self, num_tokens: int) -> list[Any]:
         """Empty caches of one row, the plain ones allocated for `num_tokens` at their first use.
@@ -97,7 +100,7 @@ class Forward:
         return self._as_rows(segments)
 
     def _alone(self, segment: Segment) -> mx.array | None:
-        self._selection.choose_last()
+        self._selection.choose([segment.length], [segment.drawn], as_rows=False)
         logits: mx.array = self._model(segment.tokens[None], cache=segment.caches)
         return logits[:, -1] if segment.drawn else None
 
@@ -105,10 +108,19 @@ class Forward:
         layout = Layout([segment.length for segment in segments])
         caches = join_caches([segment.caches for segment in segments], layout)
         tokens = mx.concatenate([segment.tokens for segment in segments])[:, None]
-        places = [end for end, segment in zip(layout.ends, segments, strict=True) if segment.drawn]
-        self._selection.choose(places)
+        drawn = [segment.drawn for segment in segments]
+        self._selection.choose(layout.lengths, drawn, as_rows=True)
         logits: mx.array = self._model(tokens, cache=caches)
-        return self._selection.chosen(logits)[:, -1] if places else None
+        return self._selection.chosen(logits)[:, -1] if any(drawn) else None
+
+    def _spares_rightly(self) -> bool:
+        """Whether a chunk's last token has the same logits when the last layer is spared the others."""
+        wanted = self._alone(self._some(4, depth=3))
+        self._selection.spares = True
+        try:
+            return _are_equal(self._alone(self._some(4, depth=3)), wanted)
+        except (TypeError, ValueError, AttributeError, IndexError):
+            return False
 
     def _reads_rightly(self, lengths: tuple[int, int, int]) -> bool:
         """Whether rows of different depths, a new one among them, get the logits they get alone."""
@@ -120,8 +132,7 @@ class Forward:
             found = _joined([self._as_rows(together)])
         except (UnbatchableCacheError, TypeError, ValueError, AttributeError, IndexError):
             return False
-        error = mx.max(mx.abs(found - wanted)) / mx.max(mx.abs(wanted))
-        return bool((error < _ROUNDING).item())
+        return _are_equal(found, wanted)
 
     def _some(self, length: int, depth: int) -> Segment:
         """Any tokens, behind `depth` others that have been read."""
@@ -142,6 +153,14 @@ def _grow_by_blocks(caches: Sequence[Any]) -> None:
         if "step" not in vars(cache):
             return
         del cache.step
+
+
+def _are_equal(found: mx.array | None, wanted: mx.array | None) -> bool:
+    """But for rounding."""
+    assert found is not None
+    assert wanted is not None
+    error = mx.max(mx.abs(found - wanted)) / mx.max(mx.abs(wanted))
+    return bool((error < _ROUNDING).item())
 
 
 def _joined(logits: Sequence[mx.array | None]) -> mx.array:

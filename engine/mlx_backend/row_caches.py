@@ -92,6 +92,15 @@ class RowKVCaches:
         self._caches = caches
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all rows keep every token."""
+        return all(type(cache) is KVCache for cache in self._caches)
+
+    def part(self, rows: Sequence[int], lengths: Sequence[int]) -> RowKVCaches:
+        """The caches of some of the rows, for so many tokens of each."""
+        return RowKVCaches([self._caches[row] for row in rows], Layout(lengths))
+
+    @property
     def offset(self) -> mx.array:
         return self.layout.positions(tuple(cache.offset for cache in self._caches))
 

@@ -5,7 +5,9 @@ Needs mlx and mlx-lm alone, so that it can be taken to any machine with a GPU:
     python -m tests.benchmarks.prefill_overhead --streams 0 3
 
 Prints, for each chunk size, time to first token and its overhead over the same prompt read in one pass
-with nobody else there, the worst streaming pause, and the same for mlx-lm's own loops in the same run.
+with nobody else there, the worst streaming pause, and the same for mlx-lm's own loops in the same run. Beside
+streams also what they notice when the prompt's row joins them: their gap at the join, next to the longest gap
+that a chunk made and to the gap of decoding with the new row.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from statistics import median
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -27,22 +31,37 @@ from engine.warmup import warm_up
 from tests.benchmarks.random_model import add_shape_flags, build
 from tests.benchmarks.rig import STREAM_PROMPT_TOKENS, Rig, random_prompt, worst_pause_s
 
+# Of the long answer: enough to see how the streams go on beside it.
+_LONG_TOKENS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Gaps of the streams, in seconds: the longest by a chunk before the prompt's last, the longer of the two
+    around the prompt's first token, and the median after it.
+    """
+
+    chunk_s: float
+    join_s: float
+    decode_s: float
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One long prompt. `worst_pause_s` is 0 when nobody streams."""
+    """One long prompt. `worst_pause_s` is 0 when nobody streams, and nothing is joined then."""
 
     ttft_s: float
     worst_pause_s: float
     decode_tokens: int
+    join: Join | None = None
 
 
 def ours(executor: MlxExecutor, config: SchedulerConfig, long: list[int], streams: int, vocab: int) -> Result:
     """The engine's own scheduler and pipeline, without HTTP."""
     rig = Rig(executor, config, vocab)
     rig.start_streams(streams)
-    sent_at_s = rig.submit("long", long, 4)
-    rig.run_until(lambda: len(rig.arrivals["long"]) == 4)
+    sent_at_s = rig.submit("long", long, _LONG_TOKENS)
+    rig.run_until(lambda: len(rig.arrivals["long"]) == _LONG_TOKENS)
     rig.close()
     return _result(rig.arrivals, sent_at_s)
 
@@ -51,7 +70,19 @@ def _result(arrivals: dict[str, list[float]], sent_at_s: float) -> Result:
     streams = [times for name, times in arrivals.items() if name != "long"]
     first_at_s = arrivals["long"][0]
     meanwhile = sum(sent_at_s <= at <= first_at_s for times in streams for at in times)
-    return Result(first_at_s - sent_at_s, worst_pause_s(streams, sent_at_s), meanwhile)
+    pause_s, join = worst_pause_s(streams, sent_at_s), _join(streams, sent_at_s, first_at_s)
+    return Result(first_at_s - sent_at_s, pause_s, meanwhile, join)
+
+
+def _join(streams: list[list[float]], sent_at_s: float, first_at_s: float) -> Join | None:
+    """What one stream shows: all of them wait for the same steps."""
+    if not streams:
+        return None
+    gaps = [(since_s, until_s) for since_s, until_s in pairwise(streams[0]) if until_s >= sent_at_s]
+    chunks = [until_s - since_s for since_s, until_s in gaps if until_s < first_at_s]
+    at = [until_s - since_s for since_s, until_s in gaps if until_s >= first_at_s]
+    # The gap that ends with the prompt's first token, or across it, and the first of the larger batch.
+    return Join(max(chunks, default=0.0), max(at[:2]), median(at[2:]))
 
 
 def bare(model: nn.Module, tokens: list[int], chunk: int, clear: bool) -> Result:
@@ -82,7 +113,7 @@ def batch_generator(model: nn.Module, long: list[int], streams: int, chunk: int,
     (uid,) = generator.insert([long])
     names = {uid: "long"}
     arrivals["long"] = []
-    while len(arrivals["long"]) < 4:
+    while len(arrivals["long"]) < _LONG_TOKENS:
         _collect(generator, arrivals, names)
     generator.close()
     return _result(arrivals, sent_at_s)
@@ -153,11 +184,16 @@ def peer_rows(model: nn.Module, long: list[int], args: argparse.Namespace) -> No
 
 def report(name: str, result: Result, whole: Result) -> None:
     overhead = 100 * (result.ttft_s / whole.ttft_s - 1)
-    print(
-        f"  {name:>18}  TTFT {result.ttft_s:7.3f} s  {overhead:+6.1f} %  "
-        f"worst pause {result.worst_pause_s:6.3f} s  {result.decode_tokens:4d} tokens meanwhile",
-        flush=True,
-    )
+    line = f"  {name:>18}  TTFT {result.ttft_s:7.3f} s  {overhead:+6.1f} %"
+    if result.join:
+        chunk_ms, join_ms, decode_ms = (
+            1e3 * gap_s for gap_s in (result.join.chunk_s, result.join.join_s, result.join.decode_s)
+        )
+        line += (
+            f"  worst pause {result.worst_pause_s:6.3f} s  {result.decode_tokens:4d} tokens meanwhile"
+            f"  gaps: chunk {chunk_ms:.0f}, join {join_ms:.0f}, decode {decode_ms:.0f} ms"
+        )
+    print(line, flush=True)
 
 
 if __name__ == "__main__":
