@@ -32,14 +32,14 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from engine.core.records import Outcome
 from engine.core.slo import parse_duration
-from loadtests.crew import prompt_seed
+from loadtests.client.sse_client import ChatStream
 from loadtests.errors import LoadTestError
-from loadtests.load_process import LoadProcess, Role
-from loadtests.player import stream_record
-from loadtests.priority import come_first
-from loadtests.prompts import bodies
-from loadtests.schedule import ScheduledRequest
-from loadtests.sse_client import ChatStream
+from loadtests.play.load_process import LoadProcess, Role
+from loadtests.play.player import stream_record
+from loadtests.play.priority import come_first
+from loadtests.play.sharding import prompt_seed
+from loadtests.synthesis.prompts import bodies
+from loadtests.traffic.schedule import ScheduledRequest
 
 _numbers = itertools.count()  # of this process's users
 

@@ -232,7 +232,7 @@ def _rollback(arguments: argparse.Namespace) -> int:
 
 def _selftest(arguments: argparse.Namespace) -> int:
     from loadtests.errors import LoadTestError
-    from loadtests.selftest import run_selftest
+    from loadtests.selftest.checks import run_selftest
 
     try:
         result = run_selftest()

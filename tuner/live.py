@@ -10,11 +10,11 @@ from typing import Protocol
 from engine.core.config import SchedulerConfig
 from engine.core.report import summarise
 from engine.core.slo import Slo
+from loadtests.client.target import Target
 from loadtests.errors import LoadRunError, TargetError
-from loadtests.prompts import PromptBook
 from loadtests.run import LoadResult, Progress, run_load
-from loadtests.schedule import Schedule
-from loadtests.target import Target
+from loadtests.synthesis.prompts import PromptBook
+from loadtests.traffic.schedule import Schedule
 from tuner.engine_client import ConfigSetter, EngineClient
 from tuner.errors import EngineError, StaleConfigError
 from tuner.evaluators import Measurement

@@ -12,8 +12,8 @@ from typing import Any
 
 from engine.core.slo import Slo
 from loadtests.errors import LoadTestError
-from loadtests.schedule import Schedule, Sizing, uncached_tokens
-from loadtests.selftest import run_selftest
+from loadtests.selftest.checks import run_selftest
+from loadtests.traffic.schedule import Schedule, Sizing, uncached_tokens
 from tuner.asker import Asker
 from tuner.budget import Budget
 from tuner.engine_client import EngineClient, Keys, restoring

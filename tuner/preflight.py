@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtests.target import first_key
+from loadtests.client.target import first_key
 from tuner.engine_client import EngineClient, Keys
 from tuner.errors import EngineError, StudyError, TunerError
 from tuner.store.models import StudyRow, StudyStatus

@@ -14,7 +14,7 @@ from engine.core.report import summarise
 from engine.core.request import Request
 from engine.core.slo import Slo
 from engine.sim.simulate import Wait, simulate
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tuner.evaluators import Measurement
 
 _MOST_BLOCK_TOKENS = 1 << 24  # ids that are kept apart for each block

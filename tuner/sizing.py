@@ -14,7 +14,7 @@ from engine.core.events import StepRecord
 from engine.core.quantiles import nearest_rank
 from loadtests.errors import LoadTestError
 from loadtests.run import run_load
-from loadtests.schedule import Schedule, ScheduledRequest, Sizing
+from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing
 from tuner.errors import EngineError
 from tuner.live import LiveServer
 from tuner.search_space import fixed_chunks, unchunked

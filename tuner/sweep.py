@@ -12,7 +12,7 @@ from engine.core.records import Outcome, RequestRecord
 from engine.core.report import ttft, worst_pause
 from loadtests.errors import LoadTestError
 from loadtests.run import run_load
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tuner.announce import Announcer
 from tuner.errors import EngineError
 from tuner.live import LiveServer

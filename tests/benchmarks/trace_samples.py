@@ -14,18 +14,18 @@ from pathlib import Path
 
 from engine.core.quantiles import nearest_rank
 from engine.core.trace import TraceRow
+from loadtests.client.target import Target
 from loadtests.errors import ProfileError
-from loadtests.profile import Profile
-from loadtests.profiles import load_profile, profile_names
-from loadtests.prompts import PromptBook
-from loadtests.quick_size import size_up
-from loadtests.recorded import read_recorded
+from loadtests.play.quick_size import size_up
 from loadtests.run import LoadResult, run_load
-from loadtests.schedule import Schedule, ScheduledRequest
-from loadtests.target import Target
-from loadtests.trace_profiles import build_trace_schedule, find_trace
+from loadtests.synthesis.prompts import PromptBook
 from loadtests.traces.convert import Conversion, convert
 from loadtests.traces.reading import Reading
+from loadtests.traffic.profile import Profile
+from loadtests.traffic.profiles import load_profile, profile_names
+from loadtests.traffic.recorded import read_recorded
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace
 from tests.loadtests.recordings import BLOCK, read
 from tests.tuner.engines import sim_engine
 

@@ -18,7 +18,7 @@ import pytest
 
 from engine.core.records import Outcome
 from loadtests.run import Progress, run_load
-from loadtests.scripted import Script, ScriptedServer, Write, text
+from loadtests.selftest.scripted_server import Script, ScriptedServer, Write, text
 from tests.loadtests.test_run import FOREVER, answer, schedule
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadtests" / "locustfile.py"

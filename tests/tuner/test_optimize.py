@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadtests.selftest import Check, SelftestResult
+from loadtests.selftest.checks import Check, SelftestResult
 from tuner import optimize as module
 from tuner.errors import TunerError
 from tuner.optimize import Options, optimize
