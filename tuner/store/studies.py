@@ -22,10 +22,12 @@ from tuner.store.models import (
     RequestRow,
     StudyRow,
     StudyStatus,
+    TimelineRow,
     TrialKind,
     TrialRow,
     TrialStatus,
 )
+from tuner.timeline import RunTimeline, timeline_of
 
 Row = TypeVar("Row", bound=SQLModel)
 
@@ -139,8 +141,16 @@ class Studies:
         with self._session() as session:
             session.add(trial)
             session.add_all(_request_row(trial, record, slo_pause_s) for record in measured.records)
+            if measured.records:
+                session.add(_timeline_row(trial, measured))
             session.commit()
         return trial
+
+    def timeline(self, trial: TrialRow) -> RunTimeline | None:
+        """When the trial's tokens came; None for a run that has none."""
+        with self._session() as session:
+            row = session.get(TimelineRow, trial.id)
+        return RunTimeline.from_mapping(row.timeline) if row else None
 
     def add_predictions(
         self, study: StudyRow, results: Sequence[tuple[SchedulerConfig, TrialSummary, bool]]
@@ -262,6 +272,12 @@ def _request_row(trial: TrialRow, record: RequestRecord, slo_pause_s: float) -> 
         error=record.error,
         timings=_plain(record.timings),
     )
+
+
+def _timeline_row(trial: TrialRow, measured: Measurement) -> TimelineRow:
+    assert trial.id is not None
+    kept = timeline_of(measured.records, measured.steps)
+    return TimelineRow(trial_id=trial.id, timeline=kept.to_mapping())
 
 
 def _plain(timings: Mapping[str, Any] | None) -> dict[str, Any]:
