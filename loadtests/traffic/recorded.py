@@ -19,11 +19,13 @@ class Recorded:
 
     Attributes:
         block_tokens: tokens per prefix block of its rows.
+        by_end: its rows lie in the order of their ends.
         notes: what its reader made up or left out, one line each.
     """
 
     rows: Sequence[TraceRow]
     block_tokens: int
+    by_end: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -34,7 +36,13 @@ class Recorded:
     def schedule(self, seed: int, options: ReplayOptions, name: str) -> Schedule:
         """Its replay. Raises: TraceError: nothing is left to replay."""
         return schedule_from_trace(
-            self.rows, seed, options, name=name, block_tokens=self.block_tokens, read_notes=self.notes
+            self.rows,
+            seed,
+            options,
+            name=name,
+            block_tokens=self.block_tokens,
+            by_end=self.by_end,
+            read_notes=self.notes,
         )
 
 
@@ -48,4 +56,4 @@ def read_recorded(path: Path | str) -> Recorded:
     rows = tuple(trace.rows)
     if not rows:
         raise TraceError(f"{path}: the trace holds no request")
-    return Recorded(rows, trace.header.block, trace.notes.lines)
+    return Recorded(rows, trace.header.block, trace.by_end, trace.notes.lines)

@@ -68,6 +68,7 @@ def schedule_from_trace(
     *,
     name: str = "trace",
     block_tokens: int = 0,
+    by_end: bool = False,
     read_notes: Iterable[str] = (),
 ) -> Schedule:
     """The schedule of a replay; what had to be mended is in its `notes`.
@@ -75,6 +76,7 @@ def schedule_from_trace(
     Args:
         seed: of prompts, thinning and the spreading of coarse time stamps.
         block_tokens: tokens per prefix block: the trace header's `block`.
+        by_end: the rows lie in the order of their ends, which is no fault.
         read_notes: what was noted when the rows were read; comes first in the schedule's.
 
     Raises:
@@ -82,7 +84,9 @@ def schedule_from_trace(
     """
     options, notes = options or ReplayOptions(), Notes()
     block_tokens = _shrunk(block_tokens, options.shrink) if block_tokens else 0
-    kept = _rows_to_replay(rows, seed, options, block_tokens, notes)
+    usable = list(fixes.drop_failed(map(_as_asked, rows), notes))
+    mended = fixes.mend(usable, fixes.clock_faults([row.t for row in usable], by_end), seed, notes)
+    kept = _rows_to_replay(mended, seed, options, block_tokens, notes)
     if not kept:
         raise TraceError(f"{name}: no request is left to replay; widen the window or keep more of it")
     returning = _returning(kept)
@@ -104,10 +108,8 @@ def schedule_from_trace(
 def _rows_to_replay(
     rows: Iterable[TraceRow], seed: int, options: ReplayOptions, block_tokens: int, notes: Notes
 ) -> list[TraceRow]:
-    """Sorted, with unique ids, `t` counted from the replay's start; whatever a row follows is before it."""
-    usable = list(fixes.drop_failed(map(_as_asked, rows), notes))
-    mended = fixes.mend(usable, fixes.clock_faults([row.t for row in usable]), seed, notes)
-    linked = fixes.unique_ids(follow_on(list(mended)), notes)
+    """With unique ids, `t` counted from the replay's start; whatever a row follows is before it."""
+    linked = fixes.unique_ids(follow_on(list(rows)), notes)
     cropped = fixes.crop(linked, options.start_s, options.end_s)
     kept = fixes.link_turns(fixes.thin(cropped, options.keep_share, seed), notes)
     timed = fixes.retime(kept, start_s=options.start_s, max_idle_s=options.max_idle_s, speed=options.speed)

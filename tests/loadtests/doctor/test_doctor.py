@@ -22,8 +22,10 @@ def row(request_id: str, t: float, prompt: int = 100, output: int = 10, **fields
     return TraceRow(id=request_id, t=t, prompt_tokens=prompt, output_tokens=output, **fields)  # type: ignore[arg-type]
 
 
-def examined(rows: Iterable[TraceRow], block: int = 0, **questions: object) -> Examination:
-    trace = Trace("evenflow", TraceHeader(block=block), iter(rows), name="test")
+def examined(
+    rows: Iterable[TraceRow], block: int = 0, kind: str = "mooncake", **questions: object
+) -> Examination:
+    trace = Trace(kind, TraceHeader(block=block), iter(rows), name="test")
     return examine(trace, Questions(**questions))  # type: ignore[arg-type]
 
 
@@ -180,6 +182,13 @@ def test_what_is_found_is_what_replay_mends() -> None:
     }
     assert {int(note.split()[0]) for note in notes} == set(kinds(seen).values())
     assert all(finding.unasked for finding in seen.findings)
+
+
+def test_recordings_lie_in_the_order_of_their_ends_which_is_no_fault() -> None:
+    rows = [row("long", 0.0), *poisson(50)]
+    in_order_of_ends = [*rows[1:], rows[0]]
+    assert examined(in_order_of_ends, kind="evenflow").findings == ()
+    assert kinds(examined(in_order_of_ends)) == {"unsorted": 1}
 
 
 def test_mixed_units_are_found_and_the_figures_are_of_the_mended_stamps() -> None:

@@ -56,7 +56,6 @@ def test_what_replay_would_mend_is_mended_and_said(convert_rows) -> None:
     assert [r.t for r in mended] == sorted({r.t for r in mended})
     assert len({r.id for r in mended}) == len(mended) == 31
     assert [note.split(" ", 1)[1][:20] for note in notes] == [
-        "requests were out of",
         "time stamps are whol",
         "duplicate ids rename",
     ]

@@ -43,6 +43,13 @@ def test_requests_without_prompt_or_answer_are_counted_not_silently_dropped() ->
     assert notes.lines == ("2 requests without prompt or answer left out",)
 
 
+def test_rows_in_the_order_of_their_ends_are_sorted_and_that_is_nothing_to_note() -> None:
+    rows, notes = [row("a", 5.5), row("b", 1.5), row("c", 3.5)], Notes()
+    ordered = mend(rows, clock_faults([r.t for r in rows], by_end=True), 1, notes)
+    assert [r.id for r in ordered] == ["b", "c", "a"]
+    assert notes.lines == ()
+
+
 def test_late_rows_are_counted_and_sorted() -> None:
     rows, notes = mended([row("a", 5.5), row("b", 1.5), row("c", 3.5), row("d", 6.5)])
     assert [r.id for r in rows] == ["b", "c", "a", "d"]

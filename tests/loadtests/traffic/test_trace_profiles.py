@@ -14,6 +14,7 @@ from loadtests.traffic.profile import Profile
 from loadtests.traffic.profile_fields import parse_profile
 from loadtests.traffic.profiles import load_profile, profile_names
 from loadtests.traffic.recorded import Recorded, read_recorded
+from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule, Sizing, uncached_tokens
 from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace, schedule_of
 from tests.loadtests.traces_here import SAMPLES
@@ -107,6 +108,15 @@ def test_a_trace_is_found_as_given_or_in_the_folder_of_traces(
     with pytest.raises(ProfileError, match="set EVENFLOW_TRACES") as caught:
         find_trace("other.jsonl")
     assert "\n" not in str(caught.value)
+
+
+def test_a_recording_is_replayed_in_order_and_that_is_nothing_to_note(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    lines = [format_row(row) for row in reversed(recorded(5).rows)]
+    path.write_text("\n".join([format_header(TraceHeader(block=64)), *lines]) + "\n")
+    schedule = read_recorded(path).schedule(1, ReplayOptions(), "t")
+    assert [request.id for request in schedule.requests] == ["r0", "r1", "r2", "r3", "r4"]
+    assert schedule.notes == ()
 
 
 @pytest.mark.parametrize("name", PRESETS)
