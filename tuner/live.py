@@ -16,7 +16,8 @@ from loadtests.errors import LoadRunError, TargetError
 from loadtests.run import LoadResult, Progress, run_load
 from loadtests.synthesis.prompts import PromptBook
 from loadtests.traffic.schedule import Schedule
-from tuner.engine_client import ConfigSetter, EngineClient
+from tuner.config_setter import ConfigSetter
+from tuner.engine_client import EngineClient
 from tuner.errors import EngineError, StaleConfigError
 from tuner.evaluators import Measurement
 

@@ -16,7 +16,8 @@ from loadtests.selftest.checks import run_selftest
 from loadtests.traffic.schedule import Schedule, Sizing, uncached_tokens
 from tuner.asker import Asker
 from tuner.budget import Budget
-from tuner.engine_client import EngineClient, Keys, restoring
+from tuner.config_setter import restoring
+from tuner.engine_client import EngineClient, Keys
 from tuner.errors import Interrupted, TunerError, UnfinishedError
 from tuner.live import LiveEvaluator, LiveServer
 from tuner.paths import DatabaseLocation

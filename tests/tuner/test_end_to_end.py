@@ -104,6 +104,25 @@ def test_a_killed_study_goes_on(tmp_path: Path) -> None:
     assert "running" not in {trial["status"] for trial in trials}
 
 
+def test_a_server_goes_back_to_its_config_by_itself_when_the_tuner_is_killed(tmp_path: Path) -> None:
+    with sim_engine(tmp_path / "engine") as url:
+        before = httpx.get(f"{url}/admin/config").json()["config"]
+        with start_tuner(tmp_path, *quick_optimize("--engine", url, "--study", "gone")) as process:
+            read_until(process, "chunking off")
+            assert eventually(lambda: history(url)[-1]["leased"])
+            process.kill()
+        last = history(url)[-1]
+        assert last["config"] != before
+        soon = {"generation": last["generation"], "lease_s": 0.01}
+        assert httpx.post(f"{url}/admin/config/lease", json=soon).status_code == 200
+        assert eventually(lambda: httpx.get(f"{url}/admin/config").json()["config"] == before)
+
+
+def history(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = httpx.get(f"{url}/admin/config/history").json()["history"]
+    return found
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_study_puts_the_servers_config_back(tmp_path: Path, number: signal.Signals) -> None:
     with sim_engine(tmp_path / "engine") as url:

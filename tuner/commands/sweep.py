@@ -10,7 +10,8 @@ import json
 from rich.console import Console
 
 from engine.core.config import SchedulerConfig
-from tuner.engine_client import Keys, restoring
+from tuner.config_setter import restoring
+from tuner.engine_client import Keys
 from tuner.errors import UsageError
 from tuner.serving import EngineChoice, serving
 from tuner.sizing import Capacity, Probe
