@@ -108,7 +108,7 @@ class LoadProcess:
         if self._conductor is not None:
             self._conductor.stop()
             if self._role is Role.MASTER:
-                self._conductor.gather()
+                _say_lost(self._conductor.gather(), "had not told is missing")
 
     def end(self) -> None:
         """A test has stopped: what users saw is written; a job's result is when it has been played."""
@@ -192,11 +192,7 @@ class LoadProcess:
             if record["outcome"] == Outcome.NEVER_SENT or record.get("error") == LOST:
                 row = {"kind": kinds[record["id"]], "failed": True, "ttft_s": None, "worst_pause_s": None}
                 self.show(row, record)
-        if result["num_lost"]:
-            logging.error(
-                "%d of the load processes died; what they had not finished counts as failed",
-                result["num_lost"],
-            )
+        _say_lost(result["num_lost"], "had not finished counts as failed")
 
     def _fail(self, line: str) -> None:
         logging.error(line)
@@ -215,6 +211,11 @@ class LoadProcess:
 
 def _say(progress: Mapping[str, Any]) -> None:
     print(json.dumps({"progress": progress}), file=sys.stdout, flush=True)
+
+
+def _say_lost(num_processes: int, what: str) -> None:
+    if num_processes:
+        logging.error("%d of the load processes died; what they %s", num_processes, what)
 
 
 def _say_nothing(_: Mapping[str, Any]) -> None:

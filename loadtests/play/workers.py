@@ -21,7 +21,6 @@ _PART, _READY, _GO, _STOP, _SAW, _RESULT, _BROKE, _END, _ENDED = (
     f"evenflow {what}" for what in ("part", "ready", "go", "stop", "saw", "result", "broke", "end", "ended")
 )
 _TELL_EVERY_S = 0.5
-_PATIENCE_S = 5.0
 _GONE_POLLS = 4  # a worker that Locust is restarting is away for a moment
 
 Record = Mapping[str, Any]
@@ -128,7 +127,7 @@ class Conductor:
         self._why = "they do not answer"
         self._changed = Event()
         self._over = Event()
-        self._ended: set[str] = set()
+        self._telling: set[str] = set()  # who was asked to end its users and has not told all yet
         listeners = (
             (_READY, self._ready), (_SAW, self._saw), (_RESULT, self._result), (_BROKE, self._broke),
             (_ENDED, self._end),
@@ -153,12 +152,17 @@ class Conductor:
         try:
             for worker in crew.workers:
                 self._runner.send_message(_PART, crew.part(worker), worker)
-            self._await(crew, lambda: crew.is_ready, lambda: None)
+            self._await(crew.workers, lambda: crew.is_ready, crew.lose)
             self._to_all(crew, _GO)
             started_s = time.perf_counter()
-            self._await(crew, lambda: crew.is_done or crew.has_aborted, lambda: on_progress(crew.progress()))
+            self._await(
+                crew.workers,
+                lambda: crew.is_done or crew.has_aborted,
+                crew.lose,
+                lambda: on_progress(crew.progress()),
+            )
             self._to_all(crew, _STOP)
-            self._await(crew, lambda: crew.is_done, lambda: None)
+            self._await(crew.workers, lambda: crew.is_done, crew.lose)
             if not crew.workers:
                 raise LoadRunError(f"no load process is left: {self._why}")
             return crew.result(time.perf_counter() - started_s)
@@ -167,30 +171,39 @@ class Conductor:
             self._over.set()
 
     def stop(self) -> None:
-        """Ends a job that is being played and waits for what it has come to."""
+        """Ends a job that is being played and waits for what it has come to; of processes that are gone
+        nothing is expected.
+        """
         if self._crew is not None:
             self._to_all(self._crew, _STOP)
-            self._over.wait(timeout=_PATIENCE_S)
+            self._over.wait()
 
-    def gather(self) -> None:
-        """Ends the users of other processes and waits for what they have not told yet."""
-        asked = set(self._workers())
-        self._ended.clear()
+    def gather(self) -> int:
+        """Ends the users of other processes and waits for what they have not told yet, however long a busy
+        machine makes that; how many processes were gone before they had.
+        """
+        asked, lost = self._workers(), set[str]()
+        self._telling = set(asked)
         for worker in asked:
             self._runner.send_message(_END, {}, worker)
-        with gevent.Timeout(_PATIENCE_S, False):
-            while not asked <= self._ended:
-                self._changed.wait()
-                self._changed.clear()
+        self._await(asked, lambda: self._telling <= lost, lost.add)
+        return len(self._telling)
 
-    def _await(self, crew: Crew, is_so: Callable[[], bool], meanwhile: Callable[[], None]) -> None:
-        gone = dict.fromkeys(crew.workers, 0)
+    def _await(
+        self,
+        workers: Sequence[str],
+        is_so: Callable[[], bool],
+        lose: Callable[[str], object],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Until it is so; each of the workers that is not there any more is lost."""
+        gone = dict.fromkeys(workers, 0)
         while not is_so():
             here = self._workers()
-            for worker in crew.workers:
+            for worker in workers:
                 gone[worker] = 0 if worker in here else gone[worker] + 1
-                if gone[worker] >= _GONE_POLLS:
-                    crew.lose(worker)
+                if gone[worker] == _GONE_POLLS:
+                    lose(worker)
             meanwhile()
             self._changed.wait(timeout=_TELL_EVERY_S)
             self._changed.clear()
@@ -215,7 +228,7 @@ class Conductor:
             self._changed.set()
 
     def _end(self, msg: Any, **_: Any) -> None:
-        self._ended.add(msg.node_id)
+        self._telling.discard(msg.node_id)
         self._changed.set()
 
     def _broke(self, msg: Any, **_: Any) -> None:
