@@ -63,6 +63,7 @@ def _parser() -> Parser:
     _add_replay(commands)
     add_trace(commands)
     _add_show(commands)
+    _add_report(commands)
     _add_apply(commands)
     _add_rollback(commands)
     selftest = command(commands, "selftest", "check the load client against scripted streams", _selftest)
@@ -164,6 +165,13 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
+def _add_report(commands: Any) -> None:
+    parser = command(commands, "report", "a study as one HTML file: front, before and after, trials", _report)
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="default: the one worked on last")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="where to write it (default STUDY.html)")
+    _add_db(parser)
+
+
 def _add_apply(commands: Any) -> None:
     parser = command(
         commands, "apply", "put a study's winner on a server, watch it, keep it or take it back", _apply
@@ -214,6 +222,12 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     from tuner.commands.show import run
+
+    return run(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from tuner.commands.report import run
 
     return run(arguments)
 

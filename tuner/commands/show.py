@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.core.config import parse_config
+from tuner.findings import summary_of
 from tuner.paths import locate_database
-from tuner.report import summary_of
 from tuner.search_space import describe
 from tuner.store.database import open_database
 from tuner.store.models import StudyRow, TrialRow, TrialStatus

@@ -1,0 +1,161 @@
+"""How the search went, and how right the simulator was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+from engine.core.quantiles import nearest_rank
+from tuner.html_report.evidence import Evidence
+from tuner.html_report.figures import KINDS, Figure, Table, about, axis, limit_line, seconds_axis
+from tuner.html_report.front import MARKS, OTHER_MARK, counts
+from tuner.store.models import TrialKind
+from tuner.terminal import in_seconds
+from tuner.trials import Trial
+
+_BAND = 0.2
+
+
+def history(evidence: Evidence) -> Figure:
+    """Worst pause and long TTFT of one live run after another, and the best so far."""
+    trials = [trial for trial in evidence.trials if trial.worst_pause_s is not None and counts(trial)]
+    whole = [trial for trial in trials if not trial.is_bound and trial.long_ttft_p95_s is not None]
+    data = []
+    for kind in TrialKind:
+        mine = [trial for trial in trials if trial.kind is kind]
+        data.append(_row(kind, mine, [trial.worst_pause_s for trial in mine], "y", showlegend=bool(mine)))
+        timed = [trial for trial in whole if trial.kind is kind]
+        data.append(_row(kind, timed, [trial.long_ttft_p95_s for trial in timed], "y2", showlegend=False))
+    best = _best_so_far(whole, evidence.slo_s)
+    pauses = [*(trial.worst_pause_s for trial in trials), evidence.slo_s]
+    layout = {
+        "xaxis": axis("live run", anchor="y2", tickformat="d"),
+        "yaxis": seconds_axis("worst pause", pauses, domain=[0.54, 1]),
+        "yaxis2": seconds_axis("long TTFT", [t.long_ttft_p95_s for t in whole], domain=[0, 0.46]),
+        "shapes": [limit_line("y", evidence.slo_s, f"SLO {evidence.slo_s:g} s")],
+        "legend": {"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0},
+    }
+    return Figure(
+        name="history",
+        title="One live run after another",
+        alt=f"{len(trials)} live runs in order; {_best_words(best)} The table of trials has the numbers.",
+        data=[trace for trace in [*data, *_line(best)] if trace["x"]],
+        layout=layout,
+        height=460,
+        caption="The line is the shortest long TTFT so far of a run within the SLO. A triangle is a run that "
+        "was stopped early.",
+    )
+
+
+def _row(kind: TrialKind, trials: Sequence[Trial], values: Sequence[Any], yaxis: str, **more: Any) -> Any:
+    mark = {**MARKS.get(kind, OTHER_MARK)}
+    symbols = ["triangle-up" if trial.is_bound else mark["symbol"] for trial in trials]
+    return {
+        "type": "scatter", "mode": "markers", "name": KINDS.get(kind, kind.value), "legendgroup": kind.value,
+        "x": [trial.number for trial in trials], "y": list(values), "yaxis": yaxis,
+        "hovertext": [about(trial) for trial in trials], "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": mark | {"symbol": symbols}, **more,
+    }  # fmt: skip
+
+
+def _best_so_far(trials: Iterable[Trial], slo_s: float) -> list[tuple[int, float]]:
+    best: list[tuple[int, float]] = []
+    for trial in trials:
+        ttft = trial.long_ttft_p95_s
+        if ttft is not None and (trial.worst_pause_s or 0.0) <= slo_s and (not best or ttft < best[-1][1]):
+            best.append((trial.number, ttft))
+    return best
+
+
+def _best_words(best: Sequence[tuple[int, float]]) -> str:
+    if not best:
+        return "none kept the SLO."
+    number, ttft = best[-1]
+    return f"the shortest long TTFT within the SLO is {in_seconds(ttft)}, of run {number}."
+
+
+def _line(best: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+    line = {"color": "var(--good)", "width": 2, "shape": "hv"}
+    return [
+        {
+            "type": "scatter", "mode": "lines", "name": "best so far", "x": [number for number, _ in best],
+            "y": [ttft for _, ttft in best], "yaxis": "y2", "line": line, "hoverinfo": "skip",
+        }
+    ]  # fmt: skip
+
+
+def accuracy(evidence: Evidence) -> Figure | None:
+    """Predicted against measured; None when nothing was predicted of a run that ended."""
+    whole = [trial for trial in evidence.trials if trial.is_complete]
+    ttfts = _pairs(whole, [(t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in whole])
+    pauses = _pairs(whole, [(t.predicted_worst_pause_s, t.worst_pause_s) for t in whole])
+    if not ttfts and not pauses:
+        return None
+    data: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {"showlegend": False}
+    for n, (name, pairs) in enumerate((("long TTFT", ttfts), ("worst pause", pauses)), 1):
+        suffix, domain = ("", [0, 0.46]) if n == 1 else ("2", [0.54, 1])
+        values = [value for _, predicted, measured in pairs for value in (predicted, measured)]
+        across = seconds_axis(f"{name}, predicted", values, domain=domain, anchor=f"y{suffix}")
+        layout[f"xaxis{suffix}"] = across
+        layout[f"yaxis{suffix}"] = seconds_axis(f"{name}, measured", values, anchor=f"x{suffix}")
+        data += [*_band(values, suffix), _dots(pairs, suffix)]
+    table = _errors(ttfts, pauses)
+    said = "; ".join(f"{row[0]}: half of the runs within {row[2]}" for row in table.rows)
+    return Figure(
+        name="accuracy",
+        title="Predicted and measured",
+        alt=f"Measured against predicted values of {len(whole)} runs. {said}.",
+        data=data,
+        layout=layout,
+        height=400,
+        caption="On the line the simulator was right; the band is 20 % to either side.",
+        table=table,
+    )
+
+
+_Pair = tuple[Trial, float, float]
+
+
+def _pairs(trials: Sequence[Trial], values: Sequence[tuple[float | None, float | None]]) -> list[_Pair]:
+    both = zip(trials, values, strict=True)
+    return [(trial, predicted, measured) for trial, (predicted, measured) in both if predicted and measured]
+
+
+def _dots(pairs: Sequence[_Pair], suffix: str) -> dict[str, Any]:
+    marks = [MARKS.get(trial.kind, OTHER_MARK) for trial, _, _ in pairs]
+    return {
+        "type": "scatter", "mode": "markers", "xaxis": f"x{suffix}", "yaxis": f"y{suffix}",
+        "x": [predicted for _, predicted, _ in pairs], "y": [measured for _, _, measured in pairs],
+        "hovertext": [about(trial) for trial, _, _ in pairs], "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"symbol": [m["symbol"] for m in marks], "color": [m["color"] for m in marks], "size": 9},
+    }  # fmt: skip
+
+
+def _band(values: Sequence[float], suffix: str) -> list[dict[str, Any]]:
+    if not values:
+        return []
+    ends = [min(values) / 1.3, max(values) * 1.3]
+    place = {"type": "scatter", "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "hoverinfo": "skip", "x": ends}
+    hidden = {"color": "rgba(0,0,0,0)", "width": 0}
+    return [
+        {**place, "mode": "lines", "y": [end * (1 - _BAND) for end in ends], "line": hidden},
+        {
+            **place, "mode": "lines", "y": [end * (1 + _BAND) for end in ends], "line": hidden,
+            "fill": "tonexty", "fillcolor": "var(--band)",
+        },
+        {**place, "mode": "lines", "y": ends, "line": {"color": "var(--muted)", "width": 1}},
+    ]  # fmt: skip
+
+
+def _errors(ttfts: Sequence[_Pair], pauses: Sequence[_Pair]) -> Table:
+    """|predicted ÷ measured − 1|: the median, and the ninth of ten."""
+    rows = []
+    for name, pairs in (("long TTFT", ttfts), ("worst pause", pauses)):
+        errors = [abs(predicted / measured - 1) for _, predicted, measured in pairs]
+        if errors:
+            p90 = nearest_rank(errors, 0.9) or 0.0
+            rows.append([name, str(len(errors)), f"{median(errors):.0%}", f"{p90:.0%}", f"{max(errors):.0%}"])
+    headers = ["", "runs", "median error", "p90", "largest"]
+    return Table(headers=headers, rows=rows, title="how far off the simulator was")
