@@ -36,11 +36,10 @@ class SimulatedEvaluator:
 
     def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
         schedule = self.schedule_for(seed)
-        arrivals = list(_arrivals(schedule))
         measured = {request.id for request in schedule.requests if request.measured}
         run = simulate(
-            arrivals, config, self.costs, self.model,
-            abort_pause_s=abort_pause_s, watched=measured, waits=_waits(schedule),
+            arrivals(schedule), config, self.costs, self.model,
+            abort_pause_s=abort_pause_s, watched=measured, waits=_waits(schedule), with_history=False,
         )  # fmt: skip
         records = tuple(record for record in run.records if record.id in measured)
         threshold = schedule.long_prompt_tokens
@@ -59,7 +58,7 @@ def _waits(schedule: Schedule) -> dict[str, Wait]:
 
 
 @lru_cache(maxsize=4)
-def _arrivals(schedule: Schedule) -> tuple[Request, ...]:
+def arrivals(schedule: Schedule) -> tuple[Request, ...]:
     """The requests as the scheduler sees them, with token ids that are equal where prompts are."""
     first_ids: dict[str, int] = {}
     return tuple(_arrival(request, first_ids) for request in schedule.requests)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.quantiles import nearest_rank, wilson_interval
-from engine.core.records import LOST, Outcome, RequestRecord
+from engine.core.records import LOST, Outcome, RequestRecord, Tokens
 from engine.core.slo import Slo, SloClass
 
 _SERVED = (Outcome.COMPLETED, Outcome.CANCELLED)
@@ -59,15 +59,22 @@ def dispatch_lag(record: RequestRecord) -> float | None:
 
 def pauses(record: RequestRecord) -> tuple[Pause, ...]:
     """Every gap between content events, and the open gap of a stream that did not finish."""
-    events = record.events
-    closed = [
-        Pause(record.id, later.at_s, later.at_s - earlier.at_s, index)
-        for index, (earlier, later) in enumerate(itertools.pairwise(events), start=1)
-    ]
-    if not events or not _is_cut(record):
-        return tuple(closed)
-    open_s = max(0.0, record.ended_at_s - events[-1].at_s)
-    return (*closed, Pause(record.id, record.ended_at_s, open_s, None))
+    return tuple(_pause(record, index, seconds) for index, seconds in enumerate(_gaps(record), start=1))
+
+
+def _gaps(record: RequestRecord) -> list[float]:
+    """The seconds of `pauses`: an hour of traffic has millions, and few are looked at closely."""
+    instants = record.events.at_s if isinstance(record.events, Tokens) else [e.at_s for e in record.events]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(instants)]
+    if instants and _is_cut(record):
+        gaps.append(max(0.0, record.ended_at_s - instants[-1]))
+    return gaps
+
+
+def _pause(record: RequestRecord, index: int, seconds: float) -> Pause:
+    if index == len(record.events):
+        return Pause(record.id, record.ended_at_s, seconds, None)
+    return Pause(record.id, record.events[index].at_s, seconds, index)
 
 
 def _is_cut(record: RequestRecord) -> bool:
@@ -77,7 +84,8 @@ def _is_cut(record: RequestRecord) -> bool:
 
 def worst_pause(record: RequestRecord) -> Pause | None:
     """The longest gap; None (not zero) when the stream has none."""
-    return max(pauses(record), key=lambda pause: pause.seconds, default=None)
+    gaps = _gaps(record)
+    return _pause(record, gaps.index(max(gaps)) + 1, max(gaps)) if gaps else None
 
 
 def itl_samples(record: RequestRecord) -> list[tuple[float, int]]:
@@ -301,7 +309,7 @@ def _pause_numbers(records: Sequence[RequestRecord], limit_s: float) -> dict[str
 
 
 def _pause_rate(records: Sequence[RequestRecord], limit_s: float) -> float | None:
-    gaps = [pause.seconds for record in records for pause in pauses(record)]
+    gaps = [gap for record in records for gap in _gaps(record)]
     minutes = math.fsum(gaps) / 60  # a stream's gaps add up to the time it streamed
     return sum(gap > limit_s for gap in gaps) / minutes if minutes > 0 else None
 

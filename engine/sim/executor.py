@@ -112,14 +112,13 @@ class SimExecutor:
             self.depths[chunk.request_id] += chunk.num_tokens
         depths = [self.depths[request_id] for request_id in decode]
         work = Work.of_step(depths, prefill, self._model.one_pass)
-        self._free_at_s = self._ends_at_s(work)
+        self._free_at_s = self._ends_at_s(self._costs.seconds(work))
         completed = [chunk.request_id for chunk in prefill if chunk.completes_prompt]
         return Ticket(self._free_at_s, tuple(next(self._answers[i]) for i in (*decode, *completed)))
 
-    def _ends_at_s(self, work: Work) -> float:
-        """When work ends that is launched now."""
-        starts_at_s = max(self._free_at_s, self._clock())
-        return starts_at_s + self._costs.seconds(work) * self._noise()
+    def _ends_at_s(self, seconds: float) -> float:
+        """When work ends that is launched now and is predicted to take so long."""
+        return max(self._free_at_s, self._clock()) + seconds * self._noise()
 
     def repeat(self, work: Work, launched: Ticket | None) -> Iterator[float]:
         """Launches steps that write the same rows, one for each instant taken from here, and waits: for it,
@@ -130,9 +129,7 @@ class SimExecutor:
             work: of the first; each later one finds one token more in every row.
         """
         for kv_tokens in count(work.decode_kv_tokens, work.decode_rows):
-            self._free_at_s = self._ends_at_s(
-                Work(num_decodes=1, decode_rows=work.decode_rows, decode_kv_tokens=kv_tokens)
-            )
+            self._free_at_s = self._ends_at_s(self._costs.writing_seconds(work.decode_rows, kv_tokens))
             at_s = launched.ends_at_s if launched else self._free_at_s
             if launched:
                 launched.ends_at_s = self._free_at_s

@@ -49,7 +49,7 @@ class Simulation:
     Attributes:
         records: one per arrival, in order of `arrived_at_s` as given.
         aborted: stopped at a pause beyond the limit; what had not ended by then says nothing.
-        history: what was done, step by step or a stretch of steps at once.
+        history: what was done, step by step or a stretch of steps at once; empty when it was not wanted.
     """
 
     records: list[RequestRecord] = field(default_factory=list)
@@ -77,6 +77,7 @@ def simulate(
     abort_pause_s: float | None = None,
     watched: Container[str] | None = None,
     waits: Mapping[str, Wait] | None = None,
+    with_history: bool = True,
 ) -> Simulation:
     """Serves `arrivals` to their ends under `config`.
 
@@ -86,8 +87,10 @@ def simulate(
         abort_pause_s: stop as soon as a stream has paused longer; what is inside is left unfinished.
         watched: ids of the requests whose pauses count for that; all when None.
         waits: by id, requests that arrive when another one among them has ended, and not when they say.
+        with_history: keep plans and step records.
     """
-    return _Run(arrivals, config, costs, model, noise, watched, waits or {}).until_done(abort_pause_s)
+    run = _Run(arrivals, config, costs, model, noise, watched, waits or {}, with_history)
+    return run.until_done(abort_pause_s)
 
 
 class _Run:
@@ -100,6 +103,7 @@ class _Run:
         noise: Callable[[], float] | None,
         watched: Container[str] | None,
         waits: Mapping[str, Wait],
+        with_history: bool,
     ) -> None:
         self._clock = VirtualClock()
         self._scheduler = StretchScheduler(model, config, costs)
@@ -119,6 +123,7 @@ class _Run:
         self._ends: dict[str, tuple[Outcome, float, str | None]] = {}
         self._cached: dict[str, int] = {}
         self._worst_pause_s = 0.0
+        self._with_history = with_history
         self._ended: list[StepRecord] = []
         self._result = Simulation()
 
@@ -138,7 +143,11 @@ class _Run:
     def _step(self) -> None:
         self._ended = []
         plan = run_step(self._scheduler, self._pipeline, self._clock, self._emit)
-        self._result.history.append(Step(plan, self._ended))
+        self._note(Step(plan, self._ended))
+
+    def _note(self, part: Step | Stretch) -> None:
+        if self._with_history:
+            self._result.history.append(part)
 
     def _repeat(self, num_alike: int, limit_s: float) -> None:
         """Steps like the latest one, as long as nobody arrives and no pause is beyond the limit."""
@@ -154,8 +163,9 @@ class _Run:
                 break
             before_s = at_s
         self._executor.deepen(rows, len(ends_at_s))
-        self._pipeline.repeat(len(ends_at_s))
-        self._result.history.append(self._scheduler.repeat(ends_at_s))
+        stretch = self._scheduler.repeat(ends_at_s)
+        self._pipeline.repeat(stretch)
+        self._note(stretch)
         for row in rows:
             self._tokens[row] += ends_at_s
 

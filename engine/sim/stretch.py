@@ -25,7 +25,7 @@ class Stretch:
     """So many steps alike, as plans and records of them can be made from.
 
     Attributes:
-        plan: of the first of them.
+        plan: of the first of them, which may also free rows; the others only write.
         settled: the step that ended first; the one before `plan.step` where the host runs ahead.
         since_s: the end of the step before that.
         ends_at_s: one per step, ascending.
@@ -41,7 +41,9 @@ class Stretch:
     num_waiting: int
 
     def plans(self) -> Iterator[StepPlan]:
-        return (replace(self.plan, step=self.plan.step + i) for i in range(len(self.ends_at_s)))
+        yield self.plan
+        later = range(1, len(self.ends_at_s))
+        yield from (replace(self.plan, release=(), step=self.plan.step + i) for i in later)
 
     def records(self) -> Iterator[StepRecord]:
         for i, (since_s, ended_at_s) in enumerate(pairwise((self.since_s, *self.ends_at_s))):
@@ -61,11 +63,11 @@ class StretchScheduler(Scheduler):
     """The scheduler, which also knows how long it would go on doing the same."""
 
     def num_alike(self) -> int:
-        """How many of the next steps do what the latest one did, unless somebody comes or leaves: all that
-        is running writes, and ends in none of them.
+        """How many of the next steps only write, to the same rows, unless somebody comes or leaves: all that
+        is running does, and has since the latest step.
         """
         rows = self._running.values()
-        if not rows or self._to_release or self._prefixes.has_drops or (self._waiting and self._starting()):
+        if not rows or self._prefixes.has_drops or self._starting():
             return 0
         settled_at_s, least = self._settled_at_s, 1 << 62
         for row in rows:
@@ -88,7 +90,10 @@ class StretchScheduler(Scheduler):
     def repeat(self, ends_at_s: Sequence[float]) -> Stretch:
         """Takes in `num_alike` of those steps, or fewer: each was planned, and one ended at each instant."""
         work = self._in_flight[0] if self._in_flight else self.writing()
-        first = StepPlan(step=self._step + 1, generation=self._generation, decode=self.rows)
+        release, self._to_release = tuple(self._to_release), []
+        first = StepPlan(
+            step=self._step + 1, generation=self._generation, release=release, decode=self.rows
+        )  # fmt: skip
         stretch = Stretch(
             first, first.step - len(self._in_flight), self._settled_at_s, ends_at_s, work,
             len(self._running), len(self._waiting),
@@ -127,10 +132,12 @@ class StretchPipeline(Pipeline):
         """The ticket of the step that is launched and not waited for."""
         return self._in_flight[0][1] if self._in_flight else None
 
-    def repeat(self, num_steps: int) -> None:
-        """So many steps like the launched one, if there is one, were launched after it, each when the one
-        before it had been waited for; its ticket is the last one's now.
+    def repeat(self, stretch: Stretch) -> None:
+        """The stretch's steps were launched, each when the one before the one before it had been waited for;
+        the launched one's ticket, if there is one, is the last one's now.
         """
+        for request_id in stretch.plan.release:
+            self._executor.release(request_id)
         if self._in_flight:
             plan, ticket = self._in_flight[0]
-            self._in_flight[0] = replace(plan, step=plan.step + num_steps), ticket
+            self._in_flight[0] = replace(plan, step=plan.step + len(stretch.ends_at_s)), ticket
