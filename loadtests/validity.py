@@ -25,8 +25,8 @@ _FEWER = (
     "tuner on another machine with --engine URL"
 )
 _QUIETER = (
-    "close other programs, run the tuner on another machine with --engine URL, or offer fewer streams at "
-    "once (--profile FILE)"
+    "close other programs, run the tuner on another machine with --engine URL, offer fewer streams at once "
+    "(--profile FILE), or set EVENFLOW_REAL_TIME=1 (Linux, as root)"
 )
 
 

@@ -104,6 +104,19 @@ def test_an_slo_that_is_no_duration_is_one_line(tmp_path: Path) -> None:
     assert "'soon' is not a duration" in err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="real time is Linux's")
+def test_real_time_is_taken_when_the_environment_asks_or_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENFLOW_REAL_TIME", "1")
+    process = locust(tmp_path, "http://127.0.0.1:9", "--headless", "--users", "1", "--run-time", "60s")
+    has_it = wait_for(lambda: process.poll() or os.sched_getscheduler(process.pid) == os.SCHED_RR) is True
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert has_it or "real time is not allowed here" in err
+    assert "Traceback" not in err
+
+
 def test_a_profile_is_played_without_users_and_sized_for_the_server(tmp_path: Path) -> None:
     profile, result = tmp_path / "two.yaml", tmp_path / "seen.json"
     profile.write_text(
