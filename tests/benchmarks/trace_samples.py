@@ -1,7 +1,7 @@
 """The published sample traces, each converted to our format, replayed for a minute at a scale that fits a
 simulated engine, recorded again, and compared with what was to be sent.
 
-    EVENFLOW_TRACES=FOLDER python -m tests.benchmarks.trace_samples [--seconds 60]
+    EVENFLOW_TRACES=FOLDER python -m tests.benchmarks.trace_samples [--profiles trace-azure]
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _SLO_PAUSE_S = 0.5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    seconds = parser.parse_args().seconds
-    for profile in map(load_profile, profile_names()):
+    parser.add_argument("--profiles", nargs="+", choices=profile_names(), default=profile_names())
+    arguments = parser.parse_args()
+    for profile in map(load_profile, arguments.profiles):
         if profile.trace is not None:
             with tempfile.TemporaryDirectory() as directory:
-                _sample(profile, profile.trace.file, Path(directory), seconds)
+                _sample(profile, profile.trace.file, Path(directory), arguments.seconds)
 
 
 def _sample(profile: Profile, file: str, directory: Path, seconds: float) -> None:
@@ -71,6 +72,8 @@ def _compare(schedule: Schedule, result: LoadResult, rows: list[TraceRow]) -> No
     lags = [record.sent_at_s - record.scheduled_at_s for record in sent if record.sent_at_s is not None]
     print("scale        " + "; ".join((*schedule.notes, *result.notes)))
     print(f"requests     {len(rows)} recorded of {len(requests)} in {schedule.duration_s:.0f} s")
+    became = Counter(record.outcome.value for record in result.records)
+    print("outcomes     " + ", ".join(f"{number} {outcome}" for outcome, number in became.items()))
     print(f"lengths      {(Counter(planned) & Counter(seen)).total()} prompts and answers exact")
     wanted, found = _reuse_of_requests(requests), _reuse(row.prefix for row in rows)
     alike = sum(abs(a - b * BLOCK) < BLOCK for a, b in zip(wanted, found, strict=False))
