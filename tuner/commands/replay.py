@@ -95,6 +95,8 @@ def _play(
         announcer.warn(note)
     for reason in result.validity.reasons:
         announcer.warn(f"the load client was not exact: {reason}")
+    if result.validity.mend:
+        announcer.warn(f"for exact numbers: {result.validity.mend}")
     return result
 
 
