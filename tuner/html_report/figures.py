@@ -15,10 +15,15 @@ from tuner.store.models import TrialKind, TrialStatus
 from tuner.terminal import in_seconds
 from tuner.trials import Trial
 
-_TICKS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+# Ticks of a logarithmic axis, by how much it spans at most.
+_TICKS: tuple[tuple[float, tuple[float, ...]], ...] = (
+    (2.5, (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)),
+    (12.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
+    (math.inf, (1.0, 2.0, 5.0)),
+)
 # Values that span less than this are easier to read on a linear axis.
 _LOG_RATIO = 2.5
-_PAD = 1.12
+_PAD = 1.2
 
 KINDS = {
     TrialKind.BASELINE: "chunking off",
@@ -43,16 +48,17 @@ class Figure:
 
     Attributes:
         alt: what it shows, in words.
+        title: above it; empty where its section's is enough.
         height: in pixels.
         table: the same in numbers; None when another table of the page has them.
     """
 
     name: str
-    title: str
     alt: str
     data: list[dict[str, Any]]
     layout: dict[str, Any]
     height: int
+    title: str = ""
     caption: str = ""
     table: Table | None = field(default=None)
 
@@ -68,12 +74,18 @@ _AXIS = {
     "automargin": True,
     "title": {"standoff": 8},
 }
+
+
+def legend(below_px: int, height: int) -> dict[str, Any]:
+    """A legend so far below the axes."""
+    return {"orientation": "h", "y": -below_px / height, "yanchor": "top", "x": 0, "font": {"size": 12}}
+
+
 _LAYOUT: dict[str, Any] = {
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
     "font": {"family": "system-ui, sans-serif", "size": 12, "color": "var(--ink)"},
     "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
-    "legend": {"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0, "font": {"size": 12}},
     "hoverlabel": {"align": "left", "bgcolor": "var(--card)", "font": {"color": "var(--ink)"}},
     "hovermode": "closest",
 }
@@ -84,11 +96,13 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {**_AXIS, "title": {"text": title, "standoff": 8}, **more}
 
 
-def seconds_axis(title: str, values: Iterable[float | None], **more: Any) -> dict[str, Any]:
+def seconds_axis(
+    title: str, values: Iterable[float | None], always_log: bool = False, **more: Any
+) -> dict[str, Any]:
     """An axis of seconds, logarithmic when the values span much."""
     seen = [value for value in values if value is not None and value > 0]
     low, high = min(seen, default=0.1), max(seen, default=1.0)
-    if high / low < _LOG_RATIO:
+    if high / low < _LOG_RATIO and not always_log:
         return axis(title, ticksuffix=" s", rangemode="tozero", **more)
     low, high = low / _PAD, high * _PAD
     ticks = _log_ticks(low, high)
@@ -104,7 +118,7 @@ def seconds_axis(title: str, values: Iterable[float | None], **more: Any) -> dic
 
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = _TICKS if high / low < 12 else (1.0, 2.0, 5.0)
+    steps = next(steps for ratio, steps in _TICKS if high / low <= ratio)
     ticks = (round(step * 10.0**decade, 12) for decade in decades for step in steps)
     return [tick for tick in ticks if low <= tick <= high]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.core.config import parse_config
-from tuner.findings import config_of, name_of
+from tuner.findings import config_of, name_of, ttft_title
 from tuner.html_report.evidence import Evidence
-from tuner.html_report.figures import KINDS, Figure, about, axis, limit_line, seconds_axis
+from tuner.html_report.figures import KINDS, Figure, about, axis, legend, limit_line, seconds_axis
 from tuner.search_space import describe
 from tuner.store.models import PredictionRow, TrialKind, TrialStatus
 from tuner.terminal import in_seconds
@@ -16,6 +16,7 @@ from tuner.trials import Trial
 
 # Where marks without a TTFT are: beyond the top of the axis.
 _STRIP = {"yaxis": "y2"}
+_HEIGHT = 520
 MARKS: dict[TrialKind, dict[str, Any]] = {
     TrialKind.BASELINE: {"symbol": "square", "size": 12, "color": "var(--ink)"},
     TrialKind.RULE: {"symbol": "diamond", "size": 11, "color": "var(--rule)"},
@@ -29,7 +30,12 @@ _OUTLINE = {"width": 1, "color": "var(--paper)"}
 def front(evidence: Evidence) -> Figure:
     """Every trial, with what is known of it: a run that was stopped early has a pause only."""
     trials = [trial for trial in evidence.trials if trial.worst_pause_s is not None and counts(trial)]
-    data = [*_simulated(evidence.predictions), *_edge(trials), *_live(trials), *_winner(evidence)]
+    data = [
+        *_simulated(evidence.predictions),
+        *_edge([trial for trial in trials if trial.seed == evidence.study.seed]),
+        *_live(trials),
+        *_winner(evidence),
+    ]
     xs = [
         *(t.worst_pause_s for t in trials),
         *(p.worst_pause_s for p in evidence.predictions),
@@ -39,19 +45,20 @@ def front(evidence: Evidence) -> Figure:
     ys += [p.long_ttft_p95_s for p in evidence.predictions]
     layout = {
         "xaxis": seconds_axis("worst pause of any stream", xs),
-        "yaxis": seconds_axis("long TTFT (p95)", ys, domain=[0, 0.87]),
+        "yaxis": seconds_axis(ttft_title(evidence.result), ys, domain=[0, 0.87]),
         "yaxis2": axis(
-            "", domain=[0.91, 1], range=[0, 1], tickvals=[0.5], ticktext=["unknown"], fixedrange=True
+            "", domain=[0.91, 1], range=[0, 1], tickvals=[0.5], ticktext=["stopped"], fixedrange=True
         ),
+        "margin": {"l": 10, "r": 10, "t": 24, "b": 10},
+        "legend": legend(70, _HEIGHT),
         "shapes": [limit_line("x", evidence.slo_s, f" SLO {evidence.slo_s:g} s")],
     }
     return Figure(
         name="front",
-        title="Long TTFT against worst pause",
         alt=_alt(evidence, trials),
         data=data,
         layout=layout,
-        height=520,
+        height=_HEIGHT,
         caption=_caption(evidence),
     )
 
@@ -109,7 +116,7 @@ def _live(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 
 def _edge(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """The live runs that no other beats in both."""
+    """The live runs on the study's traffic that no other beats in both."""
     points = sorted(
         (t.worst_pause_s or 0.0, t.long_ttft_p95_s)
         for t in trials

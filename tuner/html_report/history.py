@@ -8,13 +8,16 @@ from typing import Any
 
 from engine.core.quantiles import nearest_rank
 from tuner.html_report.evidence import Evidence
-from tuner.html_report.figures import KINDS, Figure, Table, about, axis, limit_line, seconds_axis
+from tuner.html_report.figures import KINDS, Figure, about, axis, legend, limit_line, seconds_axis
 from tuner.html_report.front import MARKS, OTHER_MARK, counts
 from tuner.store.models import TrialKind
 from tuner.terminal import in_seconds
 from tuner.trials import Trial
 
 _BAND = 0.2
+_HEIGHT = 460
+
+_Pair = tuple[Trial, float, float]  # and what was predicted and measured
 
 
 def history(evidence: Evidence) -> Figure:
@@ -27,23 +30,23 @@ def history(evidence: Evidence) -> Figure:
         data.append(_row(kind, mine, [trial.worst_pause_s for trial in mine], "y", showlegend=bool(mine)))
         timed = [trial for trial in whole if trial.kind is kind]
         data.append(_row(kind, timed, [trial.long_ttft_p95_s for trial in timed], "y2", showlegend=False))
-    best = _best_so_far(whole, evidence.slo_s)
+    best = _best_so_far([t for t in whole if t.seed == evidence.study.seed], evidence.slo_s)
     pauses = [*(trial.worst_pause_s for trial in trials), evidence.slo_s]
     layout = {
         "xaxis": axis("live run", anchor="y2", tickformat="d"),
         "yaxis": seconds_axis("worst pause", pauses, domain=[0.54, 1]),
         "yaxis2": seconds_axis("long TTFT", [t.long_ttft_p95_s for t in whole], domain=[0, 0.46]),
         "shapes": [limit_line("y", evidence.slo_s, f"SLO {evidence.slo_s:g} s")],
-        "legend": {"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0},
+        "legend": legend(64, _HEIGHT),
     }
     return Figure(
         name="history",
-        title="One live run after another",
         alt=f"{len(trials)} live runs in order; {_best_words(best)} The table of trials has the numbers.",
-        data=[trace for trace in [*data, *_line(best)] if trace["x"]],
+        data=[trace for trace in [*data, *_line(best, trials)] if trace["x"]],
         layout=layout,
-        height=460,
-        caption="The line is the shortest long TTFT so far of a run within the SLO. A triangle is a run that "
+        height=_HEIGHT,
+        caption="The line is the shortest long TTFT so far of a run within the SLO on "
+        "the study's own traffic. A triangle is a run that "
         "was stopped early.",
     )
 
@@ -75,47 +78,47 @@ def _best_words(best: Sequence[tuple[int, float]]) -> str:
     return f"the shortest long TTFT within the SLO is {in_seconds(ttft)}, of run {number}."
 
 
-def _line(best: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+def _line(best: Sequence[tuple[int, float]], trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Up to the last run."""
+    ends = [*best, (trials[-1].number, best[-1][1])] if best else []
     line = {"color": "var(--good)", "width": 2, "shape": "hv"}
     return [
         {
-            "type": "scatter", "mode": "lines", "name": "best so far", "x": [number for number, _ in best],
-            "y": [ttft for _, ttft in best], "yaxis": "y2", "line": line, "hoverinfo": "skip",
+            "type": "scatter", "mode": "lines", "name": "best so far", "x": [number for number, _ in ends],
+            "y": [ttft for _, ttft in ends], "yaxis": "y2", "line": line, "hoverinfo": "skip",
         }
     ]  # fmt: skip
 
 
-def accuracy(evidence: Evidence) -> Figure | None:
-    """Predicted against measured; None when nothing was predicted of a run that ended."""
+def accuracy(evidence: Evidence) -> list[Figure]:
+    """Predicted against measured, of the long TTFT and of the worst pause; none without a pair."""
     whole = [trial for trial in evidence.trials if trial.is_complete]
     ttfts = _pairs(whole, [(t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in whole])
     pauses = _pairs(whole, [(t.predicted_worst_pause_s, t.worst_pause_s) for t in whole])
-    if not ttfts and not pauses:
-        return None
-    data: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {"showlegend": False}
-    for n, (name, pairs) in enumerate((("long TTFT", ttfts), ("worst pause", pauses)), 1):
-        suffix, domain = ("", [0, 0.46]) if n == 1 else ("2", [0.54, 1])
-        values = [value for _, predicted, measured in pairs for value in (predicted, measured)]
-        across = seconds_axis(f"{name}, predicted", values, domain=domain, anchor=f"y{suffix}")
-        layout[f"xaxis{suffix}"] = across
-        layout[f"yaxis{suffix}"] = seconds_axis(f"{name}, measured", values, anchor=f"x{suffix}")
-        data += [*_band(values, suffix), _dots(pairs, suffix)]
-    table = _errors(ttfts, pauses)
-    said = "; ".join(f"{row[0]}: half of the runs within {row[2]}" for row in table.rows)
+    return [
+        _predicted(name, pairs) for name, pairs in (("long TTFT", ttfts), ("worst pause", pauses)) if pairs
+    ]
+
+
+def _predicted(name: str, pairs: Sequence[_Pair]) -> Figure:
+    values = [value for _, predicted, measured in pairs for value in (predicted, measured)]
+    errors = [abs(predicted / measured - 1) for _, predicted, measured in pairs]
+    p90 = nearest_rank(errors, 0.9) or 0.0
+    said = f"Half of {len(pairs)} runs within {median(errors):.0%}, nine of ten within {p90:.0%}"
+    said += f", all within {max(errors):.0%}."
     return Figure(
-        name="accuracy",
-        title="Predicted and measured",
-        alt=f"Measured against predicted values of {len(whole)} runs. {said}.",
-        data=data,
-        layout=layout,
-        height=400,
-        caption="On the line the simulator was right; the band is 20 % to either side.",
-        table=table,
+        name=f"predicted-{name.replace(' ', '-').lower()}",
+        alt=f"Measured against predicted values. {said}",
+        title=name[0].upper() + name[1:],
+        data=[*_band(values), _dots(pairs)],
+        layout={
+            "showlegend": False,
+            "xaxis": seconds_axis("predicted", values, always_log=True),
+            "yaxis": seconds_axis("measured", values, always_log=True),
+        },
+        height=380,
+        caption=f"{said} On the line the simulator was right; the band is 20 % to either side.",
     )
-
-
-_Pair = tuple[Trial, float, float]
 
 
 def _pairs(trials: Sequence[Trial], values: Sequence[tuple[float | None, float | None]]) -> list[_Pair]:
@@ -123,39 +126,25 @@ def _pairs(trials: Sequence[Trial], values: Sequence[tuple[float | None, float |
     return [(trial, predicted, measured) for trial, (predicted, measured) in both if predicted and measured]
 
 
-def _dots(pairs: Sequence[_Pair], suffix: str) -> dict[str, Any]:
+def _dots(pairs: Sequence[_Pair]) -> dict[str, Any]:
     marks = [MARKS.get(trial.kind, OTHER_MARK) for trial, _, _ in pairs]
     return {
-        "type": "scatter", "mode": "markers", "xaxis": f"x{suffix}", "yaxis": f"y{suffix}",
-        "x": [predicted for _, predicted, _ in pairs], "y": [measured for _, _, measured in pairs],
+        "type": "scatter", "mode": "markers", "x": [predicted for _, predicted, _ in pairs],
+        "y": [measured for _, _, measured in pairs],
         "hovertext": [about(trial) for trial, _, _ in pairs], "hovertemplate": "%{hovertext}<extra></extra>",
-        "marker": {"symbol": [m["symbol"] for m in marks], "color": [m["color"] for m in marks], "size": 9},
+        "marker": {"symbol": [m["symbol"] for m in marks], "color": [m["color"] for m in marks], "size": 10},
     }  # fmt: skip
 
 
-def _band(values: Sequence[float], suffix: str) -> list[dict[str, Any]]:
-    if not values:
-        return []
-    ends = [min(values) / 1.3, max(values) * 1.3]
-    place = {"type": "scatter", "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "hoverinfo": "skip", "x": ends}
+def _band(values: Sequence[float]) -> list[dict[str, Any]]:
+    ends = [min(values) / 1.5, max(values) * 1.5]
+    place = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "x": ends}
     hidden = {"color": "rgba(0,0,0,0)", "width": 0}
     return [
-        {**place, "mode": "lines", "y": [end * (1 - _BAND) for end in ends], "line": hidden},
+        {**place, "y": [end * (1 - _BAND) for end in ends], "line": hidden},
         {
-            **place, "mode": "lines", "y": [end * (1 + _BAND) for end in ends], "line": hidden,
+            **place, "y": [end * (1 + _BAND) for end in ends], "line": hidden,
             "fill": "tonexty", "fillcolor": "var(--band)",
         },
-        {**place, "mode": "lines", "y": ends, "line": {"color": "var(--muted)", "width": 1}},
+        {**place, "y": ends, "line": {"color": "var(--muted)", "width": 1}},
     ]  # fmt: skip
-
-
-def _errors(ttfts: Sequence[_Pair], pauses: Sequence[_Pair]) -> Table:
-    """|predicted ÷ measured − 1|: the median, and the ninth of ten."""
-    rows = []
-    for name, pairs in (("long TTFT", ttfts), ("worst pause", pauses)):
-        errors = [abs(predicted / measured - 1) for _, predicted, measured in pairs]
-        if errors:
-            p90 = nearest_rank(errors, 0.9) or 0.0
-            rows.append([name, str(len(errors)), f"{median(errors):.0%}", f"{p90:.0%}", f"{max(errors):.0%}"])
-    headers = ["", "runs", "median error", "p90", "largest"]
-    return Table(headers=headers, rows=rows, title="how far off the simulator was")

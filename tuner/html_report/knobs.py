@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuner.html_report.evidence import Evidence
-from tuner.html_report.figures import Figure, Table, axis
+from tuner.html_report.figures import Figure, Table, axis, legend
 from tuner.html_report.importance import LEAST_CONFIGS, Importance, Sample, knob_importance
 
 _BAR_PX = 46
@@ -42,18 +42,18 @@ def _figure(found: Importance, source: str, num_live: int) -> Figure:
     few = "" if source == "live" else f" The {num_live} live runs are too few to tell."
     rows = [[name, _share(found.long_ttft, name), _share(found.worst_pause, name)] for name in names[::-1]]
     told = "; ".join(f"{name}: {ttft} of the long TTFT, {pause} of the pause" for name, ttft, pause in rows)
+    height = _BAR_PX * len(names) + 90
     return Figure(
         name="knobs",
-        title="Which knobs mattered",
         alt=f"Importance of each knob. {told}.",
         data=data,
         layout={
             "barmode": "group",
             "xaxis": axis("", tickformat=".0%", range=[0, 1]),
             "yaxis": axis("", fixedrange=True, ticksuffix=" "),
-            "legend": {"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0, "traceorder": "reversed"},
+            "legend": legend(40, height) | {"traceorder": "reversed"},
         },
-        height=_BAR_PX * len(names) + 90,
+        height=height,
         caption=f"What getting among the best tenth depended on (PED-ANOVA, by Optuna), of "
         f"{found.num_configs[1]} {source} configs; {found.num_configs[0]} of them have a TTFT.{few}",
         table=Table(headers=["knob", "long TTFT", "worst pause"], rows=rows, title="importance"),

@@ -12,6 +12,7 @@ from tuner.timeline import Chunk, RunTimeline
 
 MOST_LANES = 28
 _AROUND_S = 1.0
+_MARGIN_S = 0.2
 _EPSILON_S = 0.001  # times are kept to the millisecond
 
 
@@ -164,11 +165,11 @@ def view_of(before: Run, after: Run | None) -> View:
     which paused longest, with the prompts that were to blame.
     """
     runs = [before, after] if after else [before]
-    ends = [lane.ended_at_s for run in runs for lane in run.lanes]
     if len(before.lanes) <= MOST_LANES:
-        return View(
-            tuple(lane.request_id for lane in before.lanes), 0.0, max(ends, default=1.0), len(before.lanes)
-        )
+        everyone = tuple(lane.request_id for lane in before.lanes)
+        first = min((lane.scheduled_at_s for lane in before.lanes), default=0.0)
+        last = max((lane.ended_at_s for run in runs for lane in run.lanes), default=1.0)
+        return View(everyone, max(0.0, first - _MARGIN_S), last + _MARGIN_S, len(everyone))
     from_s, to_s = _telling(before, after)
     alive = [lane for lane in before.lanes if lane.scheduled_at_s < to_s and lane.ended_at_s > from_s]
     worst = sorted(alive, key=lambda lane: (not lane.chunks, -_longest(lane)))[: MOST_LANES // 4]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.html_report.figures import Figure, Table, axis
+from tuner.html_report.figures import Figure, Table, axis, legend
 from tuner.html_report.lanes import Lane, LongPause, Run, View
 from tuner.terminal import in_seconds
 
-_LANE_PX = 34
+_LANE_PX = 36
 _SERVED = ("completed", "cancelled")
 
 
@@ -17,7 +17,8 @@ def lanes_figure(name: str, title: str, run: Run, view: View, slo_s: float) -> F
     """A lane a request: tokens as ticks, chunks of its prompt as blocks, long gaps as red bars."""
     by_id = {lane.request_id: lane for lane in run.lanes}
     lanes = [by_id[request_id] for request_id in view.shown if request_id in by_id]
-    data = [_waiting(lanes), _blocks(lanes), _ticks(lanes), _gaps(lanes), _losses(lanes)]
+    data = [_blocks(lanes), _ticks(lanes), _gaps(lanes), _losses(lanes)]
+    height = _LANE_PX * len(lanes) + 90
     layout = {
         "barmode": "overlay",
         "bargap": 0,
@@ -29,7 +30,8 @@ def lanes_figure(name: str, title: str, run: Run, view: View, slo_s: float) -> F
             "ticktext": [lane.label for lane in lanes],
             "range": [len(lanes) - 0.4, -0.6],
         },
-        "legend": {"orientation": "h", "y": -0.06, "yanchor": "top", "x": 0},
+        "shapes": [_lifetime(y, lane) for y, lane in enumerate(lanes)],
+        "legend": legend(36, height),
     }
     return Figure(
         name=name,
@@ -37,7 +39,7 @@ def lanes_figure(name: str, title: str, run: Run, view: View, slo_s: float) -> F
         alt=worst_of(run),
         data=[trace for trace in data if trace["y"]],
         layout=layout,
-        height=_LANE_PX * len(lanes) + 96,
+        height=height,
         caption=worst_of(run),
         table=_table(lanes, slo_s),
     )
@@ -67,18 +69,19 @@ def _table(lanes: Sequence[Lane], slo_s: float) -> Table:
     return Table(headers=headers, rows=rows, title=f"gaps beyond {slo_s:g} s")
 
 
-def _waiting(lanes: Sequence[Lane]) -> dict[str, Any]:
+def _lifetime(y: int, lane: Lane) -> dict[str, Any]:
     """From arrival to the last token, or to the end of a request that got none."""
-    xs: list[float | None] = []
-    ys: list[int | None] = []
-    for y, lane in enumerate(lanes):
-        end_s = lane.tokens_s[-1] if lane.tokens_s else lane.ended_at_s
-        xs += [lane.scheduled_at_s, end_s, None]
-        ys += [y, y, None]
+    end_s = lane.tokens_s[-1] if lane.tokens_s else lane.ended_at_s
+    line = {"color": "var(--simulated)", "width": 1.5}
     return {
-        "type": "scatter", "mode": "lines", "name": "request", "x": xs, "y": ys, "hoverinfo": "skip",
-        "line": {"color": "var(--simulated)", "width": 1.5}, "showlegend": False,
-    }  # fmt: skip
+        "type": "line",
+        "layer": "below",
+        "x0": lane.scheduled_at_s,
+        "x1": end_s,
+        "y0": y,
+        "y1": y,
+        "line": line,
+    }
 
 
 def _blocks(lanes: Sequence[Lane]) -> dict[str, Any]:
@@ -102,8 +105,8 @@ def _ticks(lanes: Sequence[Lane]) -> dict[str, Any]:
     mark = {
         "symbol": "line-ns",
         "size": 11,
-        "line": {"width": 1.3, "color": "var(--ink)"},
-        "color": "var(--ink)",
+        "line": {"width": 1.3, "color": "var(--live)"},
+        "color": "var(--live)",
     }
     return {
         "type": "scatter", "mode": "markers", "name": "token", "x": [at_s for _, _, at_s in placed],
@@ -120,7 +123,7 @@ def _gaps(lanes: Sequence[Lane]) -> dict[str, Any]:
         "type": "bar", "orientation": "h", "name": "gap beyond the SLO", "width": 0.78,
         "y": [y for y, _, _ in placed],
         "base": [pause.from_s for pause in pauses], "x": [pause.seconds for pause in pauses],
-        "text": [f"{in_seconds(pause.seconds)}<br>{_label(pause)}" for pause in pauses],
+        "text": [_label(pause) for pause in pauses],
         "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
         "insidetextfont": {"color": "var(--on-bad)", "size": 10},
         "hovertext": [f"<b>{lane.label}</b><br>pauses {_length(p)}: {p.cause}" for _, lane, p in placed],
@@ -129,7 +132,8 @@ def _gaps(lanes: Sequence[Lane]) -> dict[str, Any]:
 
 
 def _label(pause: LongPause) -> str:
-    return f"{pause.num_tokens:,} of {pause.whose}" if pause.num_tokens else "no prompt"
+    """Short enough for a bar."""
+    return f"{pause.whose}<br>{pause.num_tokens:,} tok" if pause.num_tokens else "no<br>prompt"
 
 
 def _losses(lanes: Sequence[Lane]) -> dict[str, Any]:

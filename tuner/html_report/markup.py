@@ -30,14 +30,16 @@ def table(content: Table, kind: str = "") -> str:
 
 
 def _cells(row: Sequence[str]) -> str:
-    first, *others = row
-    return f'<th scope="row">{text(first)}</th>' + "".join(map(_cell, others))
+    """The first is the row's name; after a line break, what is to be said of it."""
+    name, _, note = row[0].partition("\n")
+    small = f"<small>{text(note)}</small>" if note else ""
+    return f'<th scope="row">{text(name)}{small}</th>' + "".join(map(_cell, row[1:]))
 
 
 def _cell(value: str) -> str:
     if value.startswith("!"):
         return f'<td class="bad">{text(value[1:])}</td>'
-    return f"<td>{text(value)}</td>"
+    return f'<td class="good">{text(value)}</td>' if value.endswith("✓") else f"<td>{text(value)}</td>"
 
 
 def details(summary: str, content: str) -> str:
@@ -47,12 +49,18 @@ def details(summary: str, content: str) -> str:
 def figure(drawn: Figure) -> str:
     """A place for the drawing, its caption, and its numbers."""
     numbers = details("The numbers", table(drawn.table)) if drawn.table and drawn.table.rows else ""
+    title = f"<h3>{text(drawn.title)}</h3>" if drawn.title else ""
     return (
-        f'<figure><h3 id="{drawn.name}-title">{text(drawn.title)}</h3>'
+        f"<figure>{title}"
         f'<div class="plot" id="{drawn.name}" style="min-height:{drawn.height}px" tabindex="0" role="img" '
-        f'aria-label="{text(drawn.title)}. {text(drawn.alt)}" aria-describedby="keys"></div>'
+        f'aria-label="{text(f"{drawn.title} {drawn.alt}".strip())}" aria-describedby="keys"></div>'
         f"<figcaption>{text(drawn.caption)}</figcaption>{numbers}</figure>"
     )
+
+
+def pair(drawn: Sequence[Figure]) -> str:
+    """Side by side where there is room."""
+    return f'<div class="pair">{"".join(map(figure, drawn))}</div>'
 
 
 def section(name: str, title: str, *content: str) -> str:

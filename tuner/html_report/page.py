@@ -18,9 +18,8 @@ from tuner.html_report.figures import Figure
 from tuner.html_report.front import front
 from tuner.html_report.history import accuracy, history
 from tuner.html_report.knobs import importance_figure
-from tuner.html_report.markup import figure, paragraph, section, text
+from tuner.html_report.markup import figure, pair, paragraph, section, text
 from tuner.html_report.sections import (
-    front_section,
     lanes_section,
     repeat_section,
     trials_section,
@@ -38,17 +37,24 @@ def page(evidence: Evidence, db_option: str = "") -> str:
         db_option: as `--db` was given, for the commands that repeat it; empty for the usual place.
     """
     lanes, lane_figures = lanes_section(evidence)
-    drawn = [front(evidence), *lane_figures]
-    body = [verdict(evidence), front_section(drawn[0]), lanes]
-    for name, title, content in (
-        ("knobs", "Which knobs mattered", importance_figure(evidence)),
-        ("history", "The search", history(evidence)),
-        ("accuracy", "Predicted and measured", accuracy(evidence) or "Nothing was predicted for this study."),
-    ):
-        body.append(section(name, title, _shown(content)))
-        drawn += [content] if isinstance(content, Figure) else []
-    body += [trials_section(evidence), repeat_section(evidence, db_option)]
+    knobs, predicted = importance_figure(evidence), accuracy(evidence)
+    fronts, searches = [front(evidence)], [history(evidence)]
+    body = [
+        verdict(evidence),
+        section("front", "The front", *map(figure, fronts)),
+        lanes,
+        section("knobs", "Which knobs mattered", _shown(knobs)),
+        section("history", "The search", *map(figure, searches)),
+        section("accuracy", "Predicted and measured", _predictions(predicted)),
+        trials_section(evidence),
+        repeat_section(evidence, db_option),
+    ]
+    drawn = [*fronts, *lane_figures, *([knobs] if isinstance(knobs, Figure) else []), *searches, *predicted]
     return _filled("".join(body), drawn, evidence.study.name)
+
+
+def _predictions(drawn: Sequence[Figure]) -> str:
+    return pair(drawn) if drawn else paragraph("The simulator said nothing of a run that came to its end.")
 
 
 def _shown(content: Figure | str) -> str:

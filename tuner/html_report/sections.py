@@ -11,7 +11,7 @@ from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, Table, ttft
 from tuner.html_report.lanes import LongPrompt, Run, view_of
 from tuner.html_report.lanes_figure import lanes_figure
-from tuner.html_report.markup import commands, details, figure, paragraph, section, table, text
+from tuner.html_report.markup import commands, details, pair, paragraph, section, table, text
 from tuner.preflight import OWN_ENGINE
 from tuner.search_space import describe
 from tuner.store.models import StudyStatus, TrialKind, TrialStatus
@@ -20,6 +20,7 @@ from tuner.traffic import is_profile
 from tuner.trials import Trial
 
 _URL = "http://127.0.0.1:8080"
+_SIMULATED = "sim"  # what an engine without a model calls its model
 _TRACES = (".jsonl", ".csv", ".json", ".gz")
 _COUNTED = (TrialStatus.DONE, TrialStatus.ABORTED, TrialStatus.CRASHED)
 
@@ -28,10 +29,15 @@ def verdict(evidence: Evidence) -> str:
     """The sentence, the table, and what they stand on."""
     study, result = evidence.study, evidence.result
     rows = [
-        [row.name, row.ttft, f"{'' if row.keeps else '!'}{row.pause} {row.mark}", row.refused, row.note]
+        [
+            f"{row.name}\n{row.note}",
+            row.ttft,
+            f"{'' if row.keeps else '!'}{row.pause} {row.mark}",
+            row.refused,
+        ]
         for row in rows_of(result)
     ]
-    headers = ["", ttft_title(result), "worst pause", "refused", ""]
+    headers = ["", ttft_title(result), "worst pause", "refused"]
     found = Table(headers=headers, rows=rows, title=f"What was found, for a pause of {study.slo_pause_s:g} s")
     state = "good" if result.get("winner") else "open" if result.get("so_far") else "bad"
     facts = {
@@ -53,10 +59,6 @@ def verdict(evidence: Evidence) -> str:
     )
 
 
-def front_section(drawn: Figure) -> str:
-    return section("front", "The front", figure(drawn))
-
-
 # -- before and after --------------------------------------------------------------------------------------
 
 
@@ -70,10 +72,9 @@ def lanes_section(evidence: Evidence) -> tuple[str, list[Figure]]:
     view = view_of(first, after if before else None)
     runs = [("before", "Before", before), ("after", "After", after)]
     drawn = [lanes_figure(name, title, run, view, evidence.slo_s) for name, title, run in runs if run]
-    pictures = "".join(map(figure, drawn))
     content = [
         paragraph(_lanes_words(evidence, len(view.shown), view.num_requests)),
-        f'<div class="pair">{pictures}</div>',
+        pair(drawn),
         _long_prompts(evidence, [run for _, _, run in runs if run]),
     ]
     return section("lanes", "Before and after", *content), drawn
@@ -239,7 +240,9 @@ def _traffic(evidence: Evidence) -> str:
 
 def _server(evidence: Evidence) -> str:
     engine, model = evidence.study.engine, evidence.study.model
-    return f" --model {model}" if engine == OWN_ENGINE else f" --engine {engine}"
+    if engine != OWN_ENGINE:
+        return f" --engine {engine}"
+    return " --backend sim" if model == _SIMULATED else f" --model {model}"
 
 
 def _num_searched(evidence: Evidence) -> int:

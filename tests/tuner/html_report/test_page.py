@@ -81,7 +81,15 @@ def test_it_is_one_file_that_loads_nothing(found: str) -> None:
 
 def test_every_figure_is_one_that_plotly_knows(found: str) -> None:
     drawn = figures(found)
-    assert set(drawn) == {"front", "before", "after", "knobs", "history", "accuracy"}
+    assert set(drawn) == {
+        "front",
+        "before",
+        "after",
+        "knobs",
+        "history",
+        "predicted-long-ttft",
+        "predicted-worst-pause",
+    }
     colours = re.compile(r"var\(--[\w-]+\)")
     for figure in drawn.values():
         go.Figure(json.loads(colours.sub("#123456", json.dumps(figure))))
