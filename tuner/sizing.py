@@ -26,9 +26,6 @@ _ENOUGH_SLOS = 1.5
 # Held-out error beyond which the probe is made once more.
 _POOR_FIT = 0.35
 _PROBE_STREAMS = 3
-# Of the usual duration of a step of the same size, and of the quickest one. A chunk deep in a prompt
-# costs up to about twice the first.
-_TOO_SHORT, _TOO_LONG = 0.5, 2.5
 _STREAM_TOKENS = 12
 _MIN_PROBE_CHUNK = 16
 _TYPICAL_ROWS = 4
@@ -116,6 +113,7 @@ class Probe:
             self._read(longest)
             self._stream(longest, self._probe_chunks(longest))
             fit = self._fit()
+            self._check(fit)
         return Capacity(
             costs=fit.costs,
             prefill_error=fit.prefill_error,
@@ -190,30 +188,15 @@ class Probe:
 
     def _fit(self) -> Fit:
         try:
-            return fit_cost_model(undisturbed(self._records))
+            return fit_cost_model(self._records)
         except FitError as error:
             raise EngineError(f"{self._client.url}: {error}") from error
 
-
-def undisturbed(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Without steps that took far longer than the quickest of their kind (something else ran) or far
-    less than the usual one (their start was seen late): relative errors weigh a too short one most of all.
-
-    The fit leaves outliers out too, but against itself, which in traffic of any size is all there is, and so
-    more coarsely. A probe repeats its sizes: with a tenth of its steps held up and 3 % cut short, the fitted
-    costs were 6 % off with this and 23 % without (simulated probes, November 2026).
-    """
-    kinds: dict[tuple[int, int], list[StepRecord]] = {}
-    for record in records:
-        kinds.setdefault((record.work.prefill_tokens, record.work.decode_rows), []).append(record)
-    return [record for alike in kinds.values() for record in _without_odd(alike)]
-
-
-def _without_odd(alike: Sequence[StepRecord]) -> list[StepRecord]:
-    usual = nearest_rank([r.duration_s for r in alike], 0.5) or 0.0
-    timed = [r for r in alike if r.duration_s >= _TOO_SHORT * usual]
-    quickest = min(r.duration_s for r in timed)
-    return [r for r in timed if r.duration_s <= _TOO_LONG * quickest]
+    def _check(self, fit: Fit) -> None:
+        try:
+            fit.check()
+        except FitError as error:
+            raise EngineError(f"{self._client.url}: {error}") from error
 
 
 def _undisturbed_decode(records: Sequence[StepRecord]) -> float:
