@@ -125,11 +125,13 @@ def _records(pause_s: float, ttft_s: float, aborted: bool) -> tuple[RequestRecor
 
 
 class StudyBench:
-    """A study over a fake server and a real store in `directory`; made anew, it goes on with it."""
+    """A study over a fake server and a real store, in a directory or at a database's URL; made anew, it goes
+    on with it.
+    """
 
-    def __init__(self, directory: Path, num_trials: int = 6, budget_s: float = 1000.0) -> None:
+    def __init__(self, where: Path | str, num_trials: int = 6, budget_s: float = 1000.0) -> None:
         self.clock = FakeClock()
-        self.location = locate_database(str(directory / "evenflow.db"))
+        self.location = locate_database(where if isinstance(where, str) else str(where / "evenflow.db"))
         self.studies = Studies(open_database(self.location, create=True))
         self._num_trials = num_trials
         self._budget_s = budget_s

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, event, inspect
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlmodel import Session, SQLModel, create_engine, select
 
 from tuner.errors import StoreError
 from tuner.paths import DatabaseLocation
 from tuner.store.models import SCHEMA_VERSION, Schema
+from tuner.store.postgresql import connect_arguments, making
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 # A reader never waits in WAL mode; a second writer waits this long for the first's short transaction.
 _BUSY_TIMEOUT_S = 5.0
-_PG_SCHEMA = "evenflow"
+_SCHEMA = "evenflow"
 
 
 def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
@@ -36,7 +37,8 @@ def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
         _check_file(location.file, create)
     engine = _connect(location)
     try:
-        _check_tables(engine, location, create)
+        with making(engine, _SCHEMA) if create and location.file is None else contextlib.nullcontext():
+            _check_tables(engine, location, create)
     except (DBAPIError, sqlite3.Error) as error:
         engine.dispose()
         raise StoreError(_explain(location, error)) from error
@@ -66,10 +68,14 @@ def _check_file(file: Path, create: bool) -> None:
 
 def _connect(location: DatabaseLocation) -> Engine:
     if location.file is None:
-        options = {"options": f"-csearch_path={_PG_SCHEMA}"}
         try:
-            return create_engine(location.url, connect_args=options)
-        except (ImportError, ValueError, DBAPIError) as error:
+            return create_engine(location.url, connect_args=connect_arguments(_SCHEMA))
+        except ImportError as error:
+            message = (
+                f"{location.shown} needs psycopg: pip install 'psycopg[binary]', or choose a file as --db"
+            )
+            raise StoreError(message) from error
+        except (ValueError, SQLAlchemyError) as error:
             raise StoreError(f"cannot use {location.shown}: {_first_line(error)}") from error
     engine = create_engine(
         location.url, connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
@@ -105,12 +111,10 @@ def _check_tables(engine: Engine, location: DatabaseLocation, create: bool) -> N
 
 
 def _make_tables(engine: Engine, location: DatabaseLocation) -> None:
-    with engine.connect() as connection:
-        if location.file is not None:
+    if location.file is not None:
+        with engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        else:
-            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_PG_SCHEMA}")
-        connection.commit()
+            connection.commit()
     SQLModel.metadata.create_all(engine)
     with Session(engine) as session:
         session.add(Schema(version=SCHEMA_VERSION))
@@ -129,7 +133,7 @@ def _first_line(error: Exception) -> str:
     return str(origin).strip().split("\n")[0] or type(error).__name__
 
 
-@contextmanager
+@contextlib.contextmanager
 def writing(location: DatabaseLocation) -> Iterator[None]:
     """Holds the place of the one writer; it falls free when the process ends, however it ends.
 
