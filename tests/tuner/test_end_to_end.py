@@ -161,6 +161,7 @@ def test_a_sweep_shows_what_a_chunk_size_costs(tmp_path: Path) -> None:
     assert "4000 tokens skipped" in err
     assert chunked["worst_pause_s"] < whole["worst_pause_s"] / 2
     assert chunked["prefill_overhead"] > whole["prefill_overhead"]
+    assert 0.0 < chunked["chunking_efficiency"] <= 1.1
 
 
 def test_a_trace_is_replayed(tmp_path: Path) -> None:

@@ -99,7 +99,9 @@ def _print(model: str, plan: SweepPlan, rows: list[SweepRow], as_json: bool) -> 
 def table(rows: list[SweepRow]) -> list[str]:
     """The table, with both columns drawn to one scale."""
     longest = max((s for row in rows for s in (row.long_ttft_s, row.worst_pause_s) if s), default=1.0)
-    lines = [f"{'chunk':>10}{'long TTFT':>12}{'worst pause':>13}{'overhead':>10}   █ TTFT, ░ worst pause"]
+    lines = [
+        f"{'chunk':>10}{'long TTFT':>12}{'worst pause':>13}{'overhead':>10}{'efficiency':>12}   █ TTFT, ░ worst pause"
+    ]
     return lines + [_line(row, longest) for row in rows]
 
 
@@ -108,7 +110,8 @@ def _line(row: SweepRow, longest: float) -> str:
     overhead = "–" if row.prefill_overhead is None else f"{row.prefill_overhead:+.0%}"
     ttft, pause = in_seconds(row.long_ttft_s), in_seconds(row.worst_pause_s)
     drawn = _bar(row.long_ttft_s, row.worst_pause_s, longest)
-    return f"{name:>10}{ttft:>12}{pause:>13}{overhead:>10}   {drawn}"
+    efficiency = "–" if row.chunking_efficiency is None else f"{row.chunking_efficiency:.2f}"
+    return f"{name:>10}{ttft:>12}{pause:>13}{overhead:>10}{efficiency:>12}   {drawn}"
 
 
 def _bar(ttft_s: float | None, pause_s: float | None, longest: float) -> str:
