@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.attainment import attainment_by_class
 from engine.core.quantiles import nearest_rank, supported, wilson_interval
 from engine.core.records import ContentEvent, Outcome, RequestRecord
 from engine.core.report import (
     TrialSummary,
-    attainment_by_class,
     chunking_efficiency,
     dispatch_lag,
     is_long,

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from rich.console import Console
 
+from engine.core.attainment import ClassAttainment, attainment_by_class
 from engine.core.errors import TraceError
 from engine.core.quantiles import supported
-from engine.core.report import ClassAttainment, TrialSummary, attainment_by_class, summarise
+from engine.core.report import TrialSummary, summarise
 from engine.core.slo import Slo
 from loadtests.client.target import Target, model_card
 from loadtests.errors import LoadTestError

@@ -99,9 +99,8 @@ def _print(model: str, plan: SweepPlan, rows: list[SweepRow], as_json: bool) -> 
 def table(rows: list[SweepRow]) -> list[str]:
     """The table, with both columns drawn to one scale."""
     longest = max((s for row in rows for s in (row.long_ttft_s, row.worst_pause_s) if s), default=1.0)
-    lines = [
-        f"{'chunk':>10}{'long TTFT':>12}{'worst pause':>13}{'overhead':>10}{'efficiency':>12}   █ TTFT, ░ worst pause"
-    ]
+    names = f"{'chunk':>10}{'long TTFT':>12}{'worst pause':>13}{'overhead':>10}{'efficiency':>12}"
+    lines = [f"{names}   █ TTFT, ░ worst pause"]
     return lines + [_line(row, longest) for row in rows]
 
 
