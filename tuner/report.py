@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner import findings
 from tuner.findings import Row, outcome_json, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
-from tuner.store.studies import finite
+from tuner.store.rows import finite
 from tuner.study import Result
 
 

@@ -10,7 +10,8 @@ from tuner.announce import Announcer
 from tuner.evaluators import Evaluator, Measurement
 from tuner.search_space import describe
 from tuner.store.models import StudyRow, TrialKind, TrialRow, TrialStatus
-from tuner.store.studies import Studies, finite
+from tuner.store.rows import finite
+from tuner.store.studies import Studies
 from tuner.trials import Trial
 
 MAX_RERUNS = 2

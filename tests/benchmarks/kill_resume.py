@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _command() -> list[str]:
-    return quick_optimize("--json", "--study", _STUDY)
+    return quick_optimize("--json", "--study", _STUDY, "--budget", "15m")
 
 
 def _whole_run() -> float:
