@@ -217,7 +217,7 @@ class _Session:
         space = SearchSpace(base, study.slo_pause_s, longest - 1, traffic.num_streams)
         live = LiveEvaluator(server, schedule_for, slo, self._announcer.running)
         model = model_info(server.client.model_entry(), capacity.context_tokens)
-        simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo)
+        simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo, capacity.surroundings)
         runner = Runner(self._studies, study, live, self._announcer, simulator)
         plan = Plan(
             space=space,

@@ -16,6 +16,7 @@ from engine.core.slo import Slo
 from engine.sim.simulate import Wait, simulate
 from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tuner.evaluators import Measurement
+from tuner.surroundings import Surroundings
 
 _MOST_BLOCK_TOKENS = 1 << 24  # ids that are kept apart for each block
 
@@ -23,25 +24,28 @@ _MOST_BLOCK_TOKENS = 1 << 24  # ids that are kept apart for each block
 @dataclass(frozen=True, slots=True)
 class SimulatedEvaluator:
     """Implements `Evaluator`. Takes the very schedule that a live run would send: turns of sessions wait for
-    one another, and prompts share what they share. Refused requests are not sent again, and nobody leaves.
+    one another, prompts share what they share, and who is refused comes back as often. Nobody leaves.
 
     Attributes:
         schedule_for: the requests of a seed.
+        surroundings: of the device.
     """
 
     schedule_for: Callable[[int], Schedule]
     costs: CostModel
     model: ModelInfo
     slo: Slo
+    surroundings: Surroundings = Surroundings()
 
     def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
         schedule = self.schedule_for(seed)
         measured = {request.id for request in schedule.requests if request.measured}
         run = simulate(
             arrivals(schedule), config, self.costs, self.model,
-            abort_pause_s=abort_pause_s, watched=measured, waits=_waits(schedule), with_history=False,
+            abort_pause_s=abort_pause_s, watched=measured, waits=_waits(schedule), retries=_retries(schedule),
+            noise=self.surroundings.noise(seed), with_history=False,
         )  # fmt: skip
-        records = tuple(record for record in run.records if record.id in measured)
+        records = self.surroundings.seen((r for r in run.records if r.id in measured), seed)
         threshold = schedule.long_prompt_tokens
         summary = summarise(records, self.slo, long_prompt_tokens=threshold)
         return Measurement(
@@ -55,6 +59,10 @@ def _waits(schedule: Schedule) -> dict[str, Wait]:
         for request in schedule.requests
         if request.after is not None and request.think_s is not None
     }
+
+
+def _retries(schedule: Schedule) -> dict[str, int]:
+    return {request.id: request.retries for request in schedule.requests if request.retries}
 
 
 @lru_cache(maxsize=4)

@@ -12,12 +12,14 @@ from engine.core.cost_model import CostModel, Work
 from engine.core.errors import FitError
 from engine.core.events import StepRecord
 from engine.core.quantiles import nearest_rank
+from engine.core.records import RequestRecord
 from loadtests.errors import LoadTestError
 from loadtests.run import run_load
 from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing
 from tuner.errors import EngineError
 from tuner.live import LiveServer
 from tuner.search_space import fixed_chunks, unchunked
+from tuner.surroundings import Surroundings, surroundings_of
 
 _FIRST_PROBE_TOKENS = 64
 _LEAST_LONGEST_TOKENS = 256
@@ -40,6 +42,7 @@ class Capacity:
         stall_floor_s: a decode step of a few streams with nothing else to do: no pause can be shorter.
         prefill_error, decode_error: of the cost model on steps it was not fitted to.
         num_steps: steps behind the fit.
+        surroundings: what the probes showed besides costs.
     """
 
     costs: CostModel
@@ -48,6 +51,7 @@ class Capacity:
     num_steps: int
     stall_floor_s: float
     context_tokens: int
+    surroundings: Surroundings = Surroundings()
 
     def sizing(self, slo_pause_s: float, long_prefill_slos: float) -> Sizing:
         """For `loadtests`: rates at the lengths that traffic for this SLO will have."""
@@ -70,7 +74,9 @@ class Capacity:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Capacity:
         """What `to_mapping` gave. Raises: TypeError, KeyError."""
-        return cls(**{**values, "costs": CostModel(**values["costs"])})
+        costs, around = CostModel(**values["costs"]), values.get("surroundings")
+        surroundings = Surroundings.from_mapping(around) if around else Surroundings()
+        return cls(**{**values, "costs": costs, "surroundings": surroundings})
 
 
 class Probe:
@@ -89,6 +95,7 @@ class Probe:
         self._seed = seed
         self._num_probes = 0
         self._records: list[StepRecord] = []
+        self._seen: list[RequestRecord] = []  # by the client, of the probe streams
         # The engine remembers old steps of other loads; only what follows is ours.
         self._after = max((seq for seq, _ in self._client.steps(0)), default=0)
 
@@ -121,6 +128,7 @@ class Probe:
             num_steps=fit.num_prefills + fit.num_decodes,
             stall_floor_s=_undisturbed_decode(self._records),
             context_tokens=context_tokens,
+            surroundings=surroundings_of(fit.ratios, self._seen),
         )
 
     def _grow(self, enough_s: float, max_tokens: int) -> int:
@@ -164,9 +172,12 @@ class Probe:
             long_prompt_tokens=longest,
         )  # fmt: skip
         try:
-            run_load(schedule, self._server.target, book=self._server.book, expected_generation=generation)
+            result = run_load(
+                schedule, self._server.target, book=self._server.book, expected_generation=generation
+            )
         except LoadTestError as error:
             raise EngineError(str(error)) from error
+        self._seen += result.records
         self._collect()
 
     def _request(self, name: str, tokens: int, max_tokens: int, at_s: float) -> ScheduledRequest:

@@ -64,12 +64,14 @@ class Fit:
     Attributes:
         low, high: each coefficient's least and greatest value when a quarter of the steps was left out.
         errors: of held-out steps, by kind; kinds that do not occur are absent.
+        ratios: measured ÷ predicted of each held-out step: what a simulation may stretch steps by.
     """
 
     costs: CostModel
     low: CostModel
     high: CostModel
     errors: tuple[KindError, ...]
+    ratios: tuple[float, ...]
     num_prefills: int
     num_decodes: int
 
@@ -118,14 +120,14 @@ def fit_cost_model(records: Iterable[StepRecord]) -> Fit:
             raise FitError(f"{len(found)} {kind} steps are too few to fit; record at least {_MIN_STEPS}")
     steps = [*reading, *decoding]  # so that every fold has its share of both
     folds = [_fit([s for i, s in enumerate(steps) if i % _FOLDS != fold]) for fold in range(_FOLDS)]
-    errors = [
-        abs(folds[i % _FOLDS].seconds(step.work) / step.duration_s - 1.0) for i, step in enumerate(steps)
-    ]
+    predicted = [max(folds[i % _FOLDS].seconds(step.work), 1e-9) for i, step in enumerate(steps)]
+    ratios = [step.duration_s / seconds for step, seconds in zip(steps, predicted, strict=True)]
     return Fit(
         costs=_fit(steps),
         low=_each(min, folds),
         high=_each(max, folds),
-        errors=tuple(_errors_by_kind(steps, errors)),
+        errors=tuple(_errors_by_kind(steps, [abs(1.0 / r - 1.0) for r in ratios])),
+        ratios=tuple(ratios),
         num_prefills=len(reading),
         num_decodes=len(decoding),
     )

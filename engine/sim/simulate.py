@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf
 
 from engine.core.admission import Refused
 from engine.core.config import SchedulerConfig
@@ -77,6 +77,7 @@ def simulate(
     abort_pause_s: float | None = None,
     watched: Container[str] | None = None,
     waits: Mapping[str, Wait] | None = None,
+    retries: Mapping[str, int] | None = None,
     with_history: bool = True,
 ) -> Simulation:
     """Serves `arrivals` to their ends under `config`.
@@ -87,9 +88,10 @@ def simulate(
         abort_pause_s: stop as soon as a stream has paused longer; what is inside is left unfinished.
         watched: ids of the requests whose pauses count for that; all when None.
         waits: by id, requests that arrive when another one among them has ended, and not when they say.
+        retries: by id, how often a request that is refused comes again, when the refusal says.
         with_history: keep plans and step records.
     """
-    run = _Run(arrivals, config, costs, model, noise, watched, waits or {}, with_history)
+    run = _Run(arrivals, config, costs, model, noise, watched, waits or {}, retries or {}, with_history)
     return run.until_done(abort_pause_s)
 
 
@@ -103,6 +105,7 @@ class _Run:
         noise: Callable[[], float] | None,
         watched: Container[str] | None,
         waits: Mapping[str, Wait],
+        retries: Mapping[str, int],
         with_history: bool,
     ) -> None:
         self._clock = VirtualClock()
@@ -123,6 +126,7 @@ class _Run:
         self._ends: dict[str, tuple[Outcome, float, str | None]] = {}
         self._cached: dict[str, int] = {}
         self._worst_pause_s = 0.0
+        self._retries = dict(retries)
         self._with_history = with_history
         self._ended: list[StepRecord] = []
         self._result = Simulation()
@@ -136,7 +140,8 @@ class _Run:
             else:
                 self._step()
         self._result.aborted = self._worst_pause_s > limit_s
-        known = {request.id: request for request in self._known}
+        # Reversed, because who comes again waits from the first time on.
+        known = {request.id: request for request in reversed(self._known)}
         self._result.records = [self._record(known.get(r.id, r)) for r in self._requests]
         return self._result
 
@@ -185,14 +190,26 @@ class _Run:
             self._next += 1
             verdict = self._scheduler.submit(request)
             if isinstance(verdict, Refused):
-                self._end(request.id, Outcome.REFUSED, verdict.code.value)
+                self._refuse(request, verdict)
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        """The client comes again after a `Retry-After` of whole seconds, if it will and waiting can help."""
+        left = self._retries.get(request.id, 0)
+        if not left or refused.retry_after_s is None:
+            self._end(request.id, Outcome.REFUSED, refused.code.value)
+            return
+        self._retries[request.id] = left - 1
+        self._come(request, self._clock() + max(1, ceil(refused.retry_after_s)))
 
     def _end(self, request_id: str, outcome: Outcome, error: str | None = None) -> None:
         """Notes an end; whoever waited for it is now known to come."""
         self._ends[request_id] = (outcome, self._clock(), error)
         for request in self._waiting.pop(request_id, ()):
             at_s = self._clock() + self._waits[request.id].delay_s
-            insort(self._known, replace(request, arrived_at_s=at_s), lo=self._next, key=_arrival)
+            self._come(request, at_s)
+
+    def _come(self, request: Request, at_s: float) -> None:
+        insort(self._known, replace(request, arrived_at_s=at_s), lo=self._next, key=_arrival)
 
     def _emit(self, record: StepRecord, events: list[Event]) -> None:
         self._ended.append(record)
