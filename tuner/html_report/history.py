@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from engine.core.quantiles import nearest_rank
 from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, about, axis, legend, limit_line, seconds_axis
 from tuner.html_report.front import MARKS, OTHER_MARK, counts
@@ -33,7 +32,7 @@ def history(evidence: Evidence) -> Figure:
     best = _best_so_far([t for t in whole if t.seed == evidence.study.seed], evidence.slo_s)
     pauses = [*(trial.worst_pause_s for trial in trials), evidence.slo_s]
     layout = {
-        "xaxis": axis("live run", anchor="y2", tickformat="d"),
+        "xaxis": axis("live run", anchor="y2", tickformat="d", **_whole_numbers(trials)),
         "yaxis": seconds_axis("worst pause", pauses, domain=[0.54, 1]),
         "yaxis2": seconds_axis("long TTFT", [t.long_ttft_p95_s for t in whole], domain=[0, 0.46]),
         "shapes": [limit_line("y", evidence.slo_s, f"SLO {evidence.slo_s:g} s")],
@@ -49,6 +48,12 @@ def history(evidence: Evidence) -> Figure:
         "the study's own traffic. A triangle is a run that "
         "was stopped early.",
     )
+
+
+def _whole_numbers(trials: Sequence[Trial]) -> dict[str, Any]:
+    """A range with room at both ends, and no ticks between two runs."""
+    last = max((trial.number for trial in trials), default=0)
+    return {"range": [-0.7, last + 0.7], "tick0": 0, "dtick": max(1, round(last / 10))}
 
 
 def _row(kind: TrialKind, trials: Sequence[Trial], values: Sequence[Any], yaxis: str, **more: Any) -> Any:
@@ -103,9 +108,7 @@ def accuracy(evidence: Evidence) -> list[Figure]:
 def _predicted(name: str, pairs: Sequence[_Pair]) -> Figure:
     values = [value for _, predicted, measured in pairs for value in (predicted, measured)]
     errors = [abs(predicted / measured - 1) for _, predicted, measured in pairs]
-    p90 = nearest_rank(errors, 0.9) or 0.0
-    said = f"Half of {len(pairs)} runs within {median(errors):.0%}, nine of ten within {p90:.0%}"
-    said += f", all within {max(errors):.0%}."
+    said = f"Median error {median(errors):.0%}, largest {max(errors):.0%}, n = {len(pairs)}."
     return Figure(
         name=f"predicted-{name.replace(' ', '-').lower()}",
         alt=f"Measured against predicted values. {said}",

@@ -39,7 +39,7 @@ def _figure(found: Importance, source: str, num_live: int) -> Figure:
         _bars("worst pause (the constraint)", names, found.worst_pause, "var(--bad)"),
         _bars("long TTFT (the objective)", names, found.long_ttft, "var(--live)"),
     ]
-    few = "" if source == "live" else f" The {num_live} live runs are too few to tell."
+    few = "" if source == "live" else f" Live runs are too few to tell (n = {num_live})."
     rows = [[name, _share(found.long_ttft, name), _share(found.worst_pause, name)] for name in names[::-1]]
     told = "; ".join(f"{name}: {ttft} of the long TTFT, {pause} of the pause" for name, ttft, pause in rows)
     height = _BAR_PX * len(names) + 90

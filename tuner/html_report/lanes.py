@@ -13,6 +13,8 @@ from tuner.timeline import Chunk, RunTimeline
 MOST_LANES = 28
 _AROUND_S = 1.0
 _MARGIN_S = 0.2
+# Of a prompt's tokens, that others may read beside it and it still counts as alone.
+_HARDLY = 0.05
 _EPSILON_S = 0.001  # times are kept to the millisecond
 
 
@@ -210,7 +212,7 @@ class LongPrompt:
     """How a long prompt fared in one run; None where that cannot be said.
 
     Attributes:
-        alone: nobody else's prompt was read between its first chunk and its first token.
+        alone: hardly anything of other prompts was read between its arrival and its last chunk.
         overhead, efficiency: `prefill_overhead` and `chunking_efficiency`; of a prompt read alone only.
     """
 
@@ -253,6 +255,8 @@ def _long_prompt(run: Run, lane: Lane, row: RequestRow, alone_s: float, step_s: 
 
 
 def _others_read(run: Run, lane: Lane) -> bool:
+    """Whether others' tokens that were read meanwhile weigh against its own."""
     from_s, to_s = lane.scheduled_at_s + _EPSILON_S, lane.chunks[-1].to_s - _EPSILON_S
     others = (chunk for chunk in run.chunks if chunk.request_id != lane.request_id)
-    return any(chunk.to_s > from_s and chunk.from_s < to_s for chunk in others)
+    meanwhile = sum(chunk.num_tokens for chunk in others if chunk.to_s > from_s and chunk.from_s < to_s)
+    return meanwhile > _HARDLY * lane.prompt_tokens

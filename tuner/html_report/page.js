@@ -2,7 +2,6 @@
 (async () => {
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const printing = matchMedia("print");
   const touch = matchMedia("(pointer: coarse)");
   const nodes = Object.keys(figures).map((name) => document.getElementById(name));
   const said = document.getElementById("said");
@@ -33,16 +32,19 @@
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
   };
 
-  const draw = async () => {
+  // On paper a figure has a width of its own, as no window tells it one.
+  const width = (node, paper) => (paper ? (node.closest(".pair") ? 340 : 700) : undefined);
+
+  const draw = (paper = false) => {
     const style = getComputedStyle(document.documentElement);
-    for (const node of nodes) {
+    return Promise.all(nodes.map((node) => {
       const figure = coloured(figures[node.id], style);
-      figure.layout.dragmode = touch.matches ? false : "zoom";
-      await Plotly.react(node, figure.data, figure.layout, {
+      Object.assign(figure.layout, { dragmode: touch.matches ? false : "zoom", width: width(node, paper) });
+      return Plotly.react(node, figure.data, figure.layout, {
         responsive: true, displaylogo: false, displayModeBar: "hover", doubleClick: "reset",
         modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
       });
-    }
+    }));
   };
 
   const marksOf = (node) => node.data.flatMap((trace, curveNumber) =>
@@ -96,7 +98,14 @@
       act(node);
     });
   }
-  dark.addEventListener("change", draw);
-  printing.addEventListener("change", draw);
+  dark.addEventListener("change", () => draw());
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset.paper = "yes";
+    draw(true);
+  });
+  addEventListener("afterprint", () => {
+    delete document.documentElement.dataset.paper;
+    draw();
+  });
   document.body.dataset.drawn = "yes";
 })();

@@ -126,7 +126,8 @@ def _long_prompts(evidence: Evidence, runs: Sequence[Run]) -> str:
     words = (
         "Overhead: prefill time over the same prompt's, unchunked and with nobody there, less 1. Efficiency: "
         "that time and the decode steps that had to run meanwhile, over the TTFT; 1.0 is the limit. The time "
-        f"alone is the cost model's{error}. A dash is a prompt beside which another one was read."
+        f"alone is the cost model's{error}. A dash is a prompt beside which more than a "
+        "twentieth of its tokens was read of others."
     )
     return details("What it costs the long prompts", table(content) + paragraph(words, "note"))
 
@@ -158,8 +159,8 @@ def trials_section(evidence: Evidence) -> str:
     spoiled = [trial for trial in evidence.trials if trial.status is TrialStatus.INVALID]
     words = (
         "A run counts when the load client was exact: it sent on time, its own loop did not lag, and no more "
-        f"than a tenth of the deciding gap was its own. {len(spoiled)} of {len(evidence.trials)} runs were "
-        "spoiled and made again."
+        "than a tenth of the deciding gap was its own. "
+        f"Spoiled and made again: {len(spoiled)} of {len(evidence.trials)}."
     )
     took = nearest_rank([trial.elapsed_s for trial in evidence.trials if trial.is_complete], 0.5)
     length = f" A whole run took {took:.0f} s." if took else ""

@@ -22,7 +22,7 @@ from tuner.sizing import Capacity
 from tuner.store.models import StudyStatus
 
 LONG_TOKENS = 1000
-STREAMS, LONGS, SHORTS = 3, (1.5, 5.0, 5.2), (0.8, 3.0, 6.0)
+STREAMS, LONGS, SHORTS = 3, (1.5, 5.0, 5.2), (0.6, 4.75, 8.0)
 COSTS = CostModel(
     chunk_s=0.01,
     prefill_token_s=0.0015,
