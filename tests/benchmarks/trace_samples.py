@@ -30,6 +30,16 @@ from tests.loadtests.recordings import BLOCK, read
 from tests.tuner.engines import sim_engine
 
 _SLO_PAUSE_S = 0.5
+# An engine that was just started takes itself for slow, and refuses long prompts, until it has learnt better
+# from its first steps.
+_LEARNING = Schedule(
+    name="learning",
+    seed=1,
+    requests=(ScheduledRequest(id="one", at_s=0.0, prompt_tokens=2048, max_tokens=100, prompt_seed=1),),
+    duration_s=0.1,
+    grace_s=60.0,
+    long_prompt_tokens=1 << 20,
+)
 
 
 def main() -> None:
@@ -55,6 +65,7 @@ def _sample(profile: Profile, file: str, directory: Path, seconds: float) -> Non
     print(f"converted    {num_rows} requests")
     with sim_engine(directory, "--record", str(recording)) as url:
         target = Target(url)
+        run_load(_LEARNING, target)
         sizing = size_up(target, PromptBook(target), _SLO_PAUSE_S)
         schedule = build_trace_schedule(profile, read_recorded(converted), 1, sizing, seconds)
         num_before = len(read(recording)) if recording.exists() else 0
