@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from tuner.errors import TunerError
@@ -34,13 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(file: Path, content: str) -> None:
-    """All of it or nothing: a report that is there stays until the new one is whole."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False
-        ) as opened:
-            opened.write(content)
-        os.chmod(opened.name, 0o644)
-        os.replace(opened.name, file)
+        file.write_text(content, encoding="utf-8")
     except OSError as error:
         raise TunerError(f"cannot write {file}: {error.strerror}; choose another --html") from error

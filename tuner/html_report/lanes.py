@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 
 from engine.core.report import chunking_efficiency, prefill_overhead
 from tuner.store.models import RequestRow
@@ -91,7 +93,11 @@ def run_of(
     """A run's lanes in order of arrival; those of the warm-up are left out."""
     labels = _labels(requests)
     measured = [row for row in requests if row.measured]
-    lanes = tuple(_lane(row, labels, timeline, slo_s) for row in measured)
+    reading = _Reading(timeline.chunks, labels)
+    lanes = tuple(
+        _lane(row, labels[row.request_id], timeline.events.get(row.request_id, ()), reading, slo_s)
+        for row in measured
+    )
     return Run(number, name, seed, lanes, timeline.chunks, {row.request_id: row for row in measured})
 
 
@@ -106,38 +112,58 @@ def _labels(requests: Iterable[RequestRow]) -> dict[str, str]:
     return labels
 
 
-def _lane(row: RequestRow, labels: Mapping[str, str], timeline: RunTimeline, slo_s: float) -> Lane:
-    tokens = timeline.events.get(row.request_id, ())
+def _lane(row: RequestRow, label: str, tokens: tuple[float, ...], reading: _Reading, slo_s: float) -> Lane:
     gaps = [gap for gap in pairwise(tokens) if gap[1] - gap[0] > slo_s + _EPSILON_S]
-    pauses = [_pause(from_s, to_s, labels, timeline.chunks) for from_s, to_s in gaps]
+    pauses = [reading.explain(from_s, to_s) for from_s, to_s in gaps]
     if row.worst_pause_open and tokens and (row.worst_pause_s or 0.0) > slo_s:
-        found = _pause(tokens[-1], row.ended_at_s, labels, timeline.chunks)
-        pauses.append(LongPause(found.from_s, found.to_s, found.whose, found.num_tokens, found.cause, True))
+        pauses.append(dataclasses.replace(reading.explain(tokens[-1], row.ended_at_s), is_open=True))
     return Lane(
         request_id=row.request_id,
-        label=labels[row.request_id],
+        label=label,
         prompt_tokens=row.prompt_tokens or 0,
         outcome=row.outcome,
         scheduled_at_s=row.scheduled_at_s,
         ended_at_s=row.ended_at_s,
         tokens_s=tokens,
-        chunks=tuple(chunk for chunk in timeline.chunks if chunk.request_id == row.request_id),
+        chunks=tuple(reading.of(row.request_id)),
         pauses=tuple(pauses),
     )
 
 
-def _pause(from_s: float, to_s: float, labels: Mapping[str, str], chunks: Sequence[Chunk]) -> LongPause:
-    """What the gap was spent on: the step with a chunk in it that covers most of it."""
-    if not chunks:
-        return LongPause(from_s, to_s, "", 0, "the engine gave no step records")
-    steps = [list(step) for _, step in groupby(chunks, key=lambda chunk: (chunk.from_s, chunk.to_s))]
-    step = max(steps, key=lambda step: _overlap(step[0], from_s, to_s))
-    if _overlap(step[0], from_s, to_s) < (to_s - from_s) / 2:
-        return LongPause(from_s, to_s, "", 0, "no prompt was being read: decoding, or the host")
-    owners = [(labels.get(chunk.request_id or "", "another prompt"), chunk.num_tokens) for chunk in step]
-    cause = " and ".join(f"{num_tokens:,} tokens of {whose}" for whose, num_tokens in owners)
-    whose = " + ".join(name for name, _ in owners)
-    return LongPause(from_s, to_s, whose, sum(tokens for _, tokens in owners), f"{cause} were read")
+class _Reading:
+    """What was read when, by step and by request."""
+
+    def __init__(self, chunks: Sequence[Chunk], labels: Mapping[str, str]) -> None:
+        self._labels = labels
+        self._steps = [
+            list(step) for _, step in groupby(chunks, key=lambda chunk: (chunk.from_s, chunk.to_s))
+        ]
+        self._ends_s = [step[0].to_s for step in self._steps]
+        self._of: dict[str | None, list[Chunk]] = {}
+        for chunk in chunks:
+            self._of.setdefault(chunk.request_id, []).append(chunk)
+
+    def of(self, request_id: str) -> list[Chunk]:
+        """The chunks of one prompt."""
+        return self._of.get(request_id, [])
+
+    def explain(self, from_s: float, to_s: float) -> LongPause:
+        """What a gap was spent on: the step with a chunk in it that covers most of it."""
+        if not self._steps:
+            return LongPause(from_s, to_s, "", 0, "the engine gave no step records")
+        step = max(self._within(from_s, to_s), key=lambda step: _overlap(step[0], from_s, to_s), default=None)
+        if step is None or _overlap(step[0], from_s, to_s) < (to_s - from_s) / 2:
+            return LongPause(from_s, to_s, "", 0, "no prompt was being read: decoding, or the host")
+        owners = [(self._labels.get(chunk.request_id or "", "another prompt"), chunk) for chunk in step]
+        cause = " and ".join(f"{chunk.num_tokens:,} tokens of {whose}" for whose, chunk in owners)
+        whose = " + ".join(name for name, _ in owners)
+        return LongPause(from_s, to_s, whose, sum(c.num_tokens for _, c in owners), f"{cause} were read")
+
+    def _within(self, from_s: float, to_s: float) -> Iterator[list[Chunk]]:
+        """Steps that end after `from_s` and begin before `to_s`."""
+        first = bisect_right(self._ends_s, from_s)
+        after = (self._steps[n] for n in range(first, len(self._steps)))
+        return takewhile(lambda step: step[0].from_s < to_s, after)
 
 
 def _overlap(chunk: Chunk, from_s: float, to_s: float) -> float:
