@@ -232,8 +232,7 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
         return _fail(f"{arguments.steps}: {reason(error)}")
     for line in fit.table():
         print(line, file=sys.stderr)
-    said = {name: value for name, value in dataclasses.asdict(fit).items() if name != "ratios"}
-    print(json.dumps(said | {"circumstances": circumstances()}, indent=1))
+    print(json.dumps(dataclasses.asdict(fit) | {"circumstances": circumstances()}))
     return 0
 
 

@@ -92,13 +92,13 @@ def surroundings_of(stalls: Sequence[float], records: Iterable[RequestRecord]) -
     lags = [e.at_s - e.emitted_at_s for r in records for e in r.events if e.emitted_at_s is not None]
     usual_s = median(lags) if lags else 0.0
     return Surroundings(
-        stalls=_without_accidents(stalls),
+        stalls=without_accidents(stalls),
         request_s=max(0.0, median(extra)) if extra else 0.0,
-        lags_s=_without_accidents([lag - usual_s for lag in lags]),
+        lags_s=without_accidents([lag - usual_s for lag in lags]),
     )
 
 
-def _without_accidents(values: Sequence[float]) -> tuple[float, ...]:
+def without_accidents(values: Sequence[float]) -> tuple[float, ...]:
     """Evenly spaced quantiles; what lies beyond the outer ones is taken for one of them."""
     if not values:
         return ()

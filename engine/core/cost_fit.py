@@ -31,6 +31,7 @@ Array = npt.NDArray[np.float64]
 _MIN_STEPS = 8
 _FOLDS = 4
 _ROUNDS = 12
+_MOST_RATIOS = 400
 # Of the median step: what steps that the first guess says cost nothing are taken to cost.
 _LEAST_SHARE = 0.05
 # Relative errors are told apart down to this: clocks and caches make more of a difference.
@@ -64,7 +65,8 @@ class Fit:
     Attributes:
         low, high: each coefficient's least and greatest value when a quarter of the steps was left out.
         errors: of held-out steps, by kind; kinds that do not occur are absent.
-        ratios: measured ÷ predicted of each held-out step: what a simulation may stretch steps by.
+        ratios: measured ÷ predicted of held-out steps, ascending, thinned: what a simulation may stretch
+            steps by.
     """
 
     costs: CostModel
@@ -127,7 +129,7 @@ def fit_cost_model(records: Iterable[StepRecord]) -> Fit:
         low=_each(min, folds),
         high=_each(max, folds),
         errors=tuple(_errors_by_kind(steps, [abs(1.0 / r - 1.0) for r in ratios])),
-        ratios=tuple(ratios),
+        ratios=tuple(sorted(ratios)[:: -(-len(ratios) // _MOST_RATIOS)]),
         num_prefills=len(reading),
         num_decodes=len(decoding),
     )

@@ -9,7 +9,7 @@ and without what the runs so far taught (`tuner.correction`), and the worst pair
 
 Runs are kept in `--results`, a pair a line; the same command goes on where it stopped. A run that the load
 client spoiled, or during which other programs took more than `--others` of the machine, is not counted and
-made again at the next start. The machine should have nothing else to do.
+made again at the next start; a run begins when they take less. The machine should have nothing else to do.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ CONFIGS: tuple[Mapping[str, Any], ...] = (
     {"prefill_chunk_tokens": 128, "decode_steps_per_chunk": 2},
     {"prefill_chunk_tokens": 384, "prefill_order": "shortest", "max_queue_wait_s": 4.0},
 )
+_LOOK_S = 3.0
 METRICS = ("long TTFT p95", "worst pause")
 
 
@@ -149,11 +150,13 @@ def main() -> None:
 def measure(wanted: Sequence[tuple[str, int]], results: Path, others: float) -> Iterator[Compared]:
     """Live runs of what is wanted, each compared as it ends."""
     with serving(EngineChoice(None), None, TerminalAnnouncer(Console(stderr=True))) as server:
+        wait_until_quiet(others)
         capacity = Probe(server, 1).measure(SLO_PAUSE_S)
         print(
             f"cost model: {capacity.prefill_error:.1%} off on prefill, {capacity.decode_error:.1%} on decode"
         )
         for traffic, config in wanted:
+            wait_until_quiet(others)
             run = play(server, capacity, traffic, config)
             with results.open("a") as file:
                 file.write(json.dumps(dataclasses.asdict(run)) + "\n")
@@ -181,6 +184,14 @@ def play(server: LiveServer, capacity: Capacity, traffic: str, config: int) -> R
         summary.shed_rate if summary else 0.0, share[0], problems,
         tuple((*step.work.features(), step.duration_s) for step in measured.steps),
     )  # fmt: skip
+
+
+def wait_until_quiet(others: float) -> None:
+    while True:
+        with others_share() as share:
+            time.sleep(_LOOK_S)
+        if share[0] <= others:
+            return
 
 
 @contextlib.contextmanager
