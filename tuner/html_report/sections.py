@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from shlex import quote
 
 from engine.core.quantiles import nearest_rank
 from tuner.findings import config_of, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
@@ -204,26 +205,24 @@ def _validity(trial: Trial) -> str:
 
 def repeat_section(evidence: Evidence, db_option: str) -> str:
     """The commands that make all of this again."""
-    study = evidence.study
-    db = f" --db {db_option}" if db_option else ""
+    study, name = evidence.study, quote(evidence.study.name)
+    db = f" --db {quote(db_option)}" if db_option else ""
     again = [
         f"tuner optimize --slo-pause {study.slo_pause_s:g}s {_traffic(evidence)} --seed {study.seed}"
         f" --trials {_num_searched(evidence)}{_server(evidence)}{db}",
-        f"tuner show {study.name}{db}",
-        f"tuner report {study.name} --html report.html{db}",
+        f"tuner show {name}{db}",
+        f"tuner report {name} --html report.html{db}",
     ]
     content = [paragraph("The same search on the same traffic, and this report:"), commands(again)]
     if winner := evidence.result.get("winner"):
         content += [
             paragraph("The winner on your server, watched, and taken back if a stream freezes:"),
-            commands(
-                [f"tuner apply {study.name} --to {_URL} --watch 60s{db}", f"tuner rollback --to {_URL}"]
-            ),
+            commands([f"tuner apply {name} --to {_URL} --watch 60s{db}", f"tuner rollback --to {_URL}"]),
             paragraph("Or by hand, as engine serve --config winner.json:"),
             commands(json.dumps(config_of(winner).to_mapping(), indent=2).splitlines()),
         ]
     elif study.status is not StudyStatus.FINISHED:
-        content += [paragraph("To go on with it:"), commands([f"{again[0]} --study {study.name}"])]
+        content += [paragraph("To go on with it:"), commands([f"{again[0]} --study {name}"])]
     applied = [
         f"{row.applied_at[:16].replace('T', ' ')} UTC: {row.url}, generation {row.generation}: {row.verdict}"
         for row in evidence.applies
@@ -235,15 +234,15 @@ def repeat_section(evidence: Evidence, db_option: str) -> str:
 def _traffic(evidence: Evidence) -> str:
     name = evidence.study.profile
     if name.endswith(_TRACES):
-        return f"--replay {name}"
-    return f"--profile {name if is_profile(name) else name + '.yaml'}"
+        return f"--replay {quote(name)}"
+    return f"--profile {quote(name if is_profile(name) else name + '.yaml')}"
 
 
 def _server(evidence: Evidence) -> str:
     engine, model = evidence.study.engine, evidence.study.model
     if engine != OWN_ENGINE:
-        return f" --engine {engine}"
-    return " --backend sim" if model == _SIMULATED else f" --model {model}"
+        return f" --engine {quote(engine)}"
+    return " --backend sim" if model == _SIMULATED else f" --model {quote(model)}"
 
 
 def _num_searched(evidence: Evidence) -> int:

@@ -110,6 +110,14 @@ def test_it_says_what_was_found_and_how_to_have_it_again(found: str) -> None:
     assert "tuner apply bench --to" in said
 
 
+def test_commands_stand_as_they_are_to_be_typed(tmp_path: Path) -> None:
+    bench = sim_bench(tmp_path)
+    bench.studies.update(bench.study, profile="my monday.jsonl", engine="http://10.0.0.1:8080")
+    said = words(page(evidence_of(bench), "my studies.db"))
+    assert "--replay 'my monday.jsonl' --seed 1 --trials 4 --engine http://10.0.0.1:8080" in said
+    assert "tuner show bench --db 'my studies.db'" in said
+
+
 def test_the_freeze_is_seen_to_go_away(found: str) -> None:
     drawn = figures(found)
     gaps = {
