@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,9 +101,9 @@ def read_costs(path: Path) -> Costs:
         model = CostModel(**{name: float(value) for name, value in values["costs"].items()})
         ratios = [float(ratio) for ratio in values.get("ratios", ())]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TunerError(
-            f"{path} holds no costs ({error}); make it with: engine fit-cost STEPS.jsonl"
-        ) from error
+        raise _no_costs(path) from error
+    if not all(0.0 <= value < math.inf for value in (*model.coefficients(), *ratios)):
+        raise _no_costs(path)
     return Costs(model, Surroundings(stalls=without_accidents(ratios)))
 
 
