@@ -31,12 +31,15 @@ from tests.tuner.engines import sim_engine
 
 _SLO_PAUSE_S = 0.5
 # An engine that was just started takes itself for slow, and refuses long prompts, until it has learnt better
-# from its first steps.
+# from steps of its own: some hundred, eight of which read.
 _LEARNING = Schedule(
     name="learning",
     seed=1,
-    requests=(ScheduledRequest(id="one", at_s=0.0, prompt_tokens=2048, max_tokens=100, prompt_seed=1),),
-    duration_s=0.1,
+    requests=tuple(
+        ScheduledRequest(id=str(n), at_s=0.6 * n, prompt_tokens=200 * (n + 1), max_tokens=40, prompt_seed=n)
+        for n in range(10)
+    ),
+    duration_s=6.0,
     grace_s=60.0,
     long_prompt_tokens=1 << 20,
 )
