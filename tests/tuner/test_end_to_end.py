@@ -73,6 +73,10 @@ def test_a_study_from_beginning_to_end(tmp_path: Path) -> None:
     assert shown["result"]["winner"] == result["winner"]
     assert {trial["kind"] for trial in shown["trials"]} >= {"baseline", "rule", "confirm"}
 
+    report = tmp_path / "report.html"
+    assert run_tuner(tmp_path, "report", "first", "--html", str(report))[0] == 0
+    assert "2,400 tokens of long 1 were read" in report.read_text()
+
     line = run_tuner(tmp_path, *quick_optimize("--study", "first", "--slo-pause", "0.4s"))[2]
     assert "0.3 s, not 0.4 s" in line
 
