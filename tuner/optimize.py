@@ -197,7 +197,9 @@ class _Session:
         self._announcer.done("stall floor (decode only)", f"{floor:.3f} s → {slo_pause_s:g} s {verdict}")
         errors = f"{capacity.prefill_error:.0%} prefill, {capacity.decode_error:.0%} decode"
         self._announcer.done(f"cost model from {capacity.num_steps} steps", f"held-out error {errors}")
-        if max(capacity.prefill_error, capacity.decode_error) > _BUSY_ERROR:
+        if capacity.unexplained:
+            self._announcer.warn(f"{capacity.unexplained}; nothing is simulated")
+        elif max(capacity.prefill_error, capacity.decode_error) > _BUSY_ERROR:
             self._announcer.warn(
                 "steps of equal work took very different times: this machine is busy with something else, "
                 "and what is found now may not hold when it is not"
@@ -218,7 +220,8 @@ class _Session:
         live = LiveEvaluator(server, schedule_for, slo, self._announcer.running)
         model = model_info(server.client.model_entry(), capacity.context_tokens)
         simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo, capacity.surroundings)
-        runner = Runner(self._studies, study, live, self._announcer, simulator)
+        predictor = None if capacity.unexplained else simulator
+        runner = Runner(self._studies, study, live, self._announcer, predictor)
         plan = Plan(
             space=space,
             seed=study.seed,

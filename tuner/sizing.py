@@ -43,6 +43,8 @@ class Capacity:
         prefill_error, decode_error: of the cost model on steps it was not fitted to.
         num_steps: steps behind the fit.
         surroundings: what the probes showed besides costs.
+        unexplained: which steps the cost model misses so far that nothing must be predicted with it; empty
+            when it may.
     """
 
     costs: CostModel
@@ -52,6 +54,7 @@ class Capacity:
     stall_floor_s: float
     context_tokens: int
     surroundings: Surroundings = Surroundings()
+    unexplained: str = ""
 
     def sizing(self, slo_pause_s: float, long_prefill_slos: float) -> Sizing:
         """For `loadtests`: rates at the lengths that traffic for this SLO will have."""
@@ -104,7 +107,7 @@ class Probe:
 
         Raises:
             EngineError: the target does not serve them, does not say how long its model's context is, or its
-                records do not explain a cost model.
+                records are too few.
         """
         _, context_tokens = self._client.model()
         if context_tokens is None:
@@ -120,7 +123,6 @@ class Probe:
             self._read(longest)
             self._stream(longest, self._probe_chunks(longest))
             fit = self._fit()
-            self._check(fit)
         return Capacity(
             costs=fit.costs,
             prefill_error=fit.prefill_error,
@@ -129,6 +131,7 @@ class Probe:
             stall_floor_s=_undisturbed_decode(self._records),
             context_tokens=context_tokens,
             surroundings=surroundings_of(fit.ratios, self._seen),
+            unexplained=_unexplained(fit),
         )
 
     def _grow(self, enough_s: float, max_tokens: int) -> int:
@@ -203,11 +206,13 @@ class Probe:
         except FitError as error:
             raise EngineError(f"{self._client.url}: {error}") from error
 
-    def _check(self, fit: Fit) -> None:
-        try:
-            fit.check()
-        except FitError as error:
-            raise EngineError(f"{self._client.url}: {error}") from error
+
+def _unexplained(fit: Fit) -> str:
+    try:
+        fit.check()
+    except FitError as error:
+        return str(error)
+    return ""
 
 
 def _undisturbed_decode(records: Sequence[StepRecord]) -> float:

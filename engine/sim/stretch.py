@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from engine.core.cost_model import Work
+from engine.core.config import SchedulerConfig
+from engine.core.cost_model import CostModel, Work
 from engine.core.events import StepRecord
+from engine.core.executor import ModelInfo
 from engine.core.pipeline import Pipeline
 from engine.core.plan import StepPlan
 from engine.core.scheduler import Scheduler
@@ -60,7 +62,16 @@ def one_deeper(work: Work, times: int = 1) -> Work:
 
 
 class StretchScheduler(Scheduler):
-    """The scheduler, which also knows how long it would go on doing the same."""
+    """The scheduler, which also knows how long it would go on doing the same. It is as a live one is that was
+    just given its config: it knows what work costs and has read long prompts, but trusts predictions only
+    when a few of them have come true.
+    """
+
+    def __init__(self, model: ModelInfo, config: SchedulerConfig, costs: CostModel) -> None:
+        super().__init__(model, config)
+        self.calibrate(costs)
+        self._pace.note(Work(prefill_tokens=model.context_tokens), 0.0)
+        self._pace.doubt()
 
     def num_alike(self) -> int:
         """How many of the next steps only write, to the same rows, unless somebody comes or leaves: all that

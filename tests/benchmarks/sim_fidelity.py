@@ -155,6 +155,8 @@ def measure(wanted: Sequence[tuple[str, int]], results: Path, others: float) -> 
         print(
             f"cost model: {capacity.prefill_error:.1%} off on prefill, {capacity.decode_error:.1%} on decode"
         )
+        if capacity.unexplained:
+            raise SystemExit(capacity.unexplained)
         for traffic, config in wanted:
             wait_until_quiet(others)
             run = play(server, capacity, traffic, config)
