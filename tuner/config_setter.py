@@ -67,7 +67,8 @@ class ConfigSetter:
             if not ours:
                 return False
             with contextlib.suppress(StaleConfigError):
-                self._client.put_config(self.original.config, now.generation, "tuning is over", keep=True)
+                why = "tuning is over"
+                self._current = self._client.put_config(self.original.config, now.generation, why, keep=True)
                 return True
 
     def _lend(self, config: SchedulerConfig, why: str) -> None:

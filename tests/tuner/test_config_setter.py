@@ -70,6 +70,14 @@ def test_a_trial_is_on_loan_and_the_servers_own_config_is_not() -> None:
     assert engine.leased == [2, 4]
 
 
+def test_tuning_may_begin_again_after_the_config_was_put_back() -> None:
+    engine = FakeEngine()
+    setter = ConfigSetter(engine.client())
+    setter.put(CONFIG, "trial")
+    assert setter.restore()
+    assert setter.put(CONFIG, "trial") == engine.generation
+
+
 def test_what_is_on_loan_is_renewed() -> None:
     engine = FakeEngine()
     setter = ConfigSetter(engine.client())

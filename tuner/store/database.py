@@ -1,9 +1,10 @@
-"""Opening `evenflow.db`: one writer, any number of readers, and never anybody else's file."""
+"""Opening `evenflow.db`: tables are made once, and never in anybody else's file."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
         _check_file(location.file, create)
     engine = _connect(location)
     try:
-        with making(engine, _SCHEMA) if create and location.file is None else contextlib.nullcontext():
+        with _making(engine, location) if create else contextlib.nullcontext():
             _check_tables(engine, location, create)
     except (DBAPIError, sqlite3.Error) as error:
         engine.dispose()
@@ -82,6 +83,21 @@ def _connect(location: DatabaseLocation) -> Engine:
     )
     event.listen(engine, "connect", _set_pragmas)
     return engine
+
+
+@contextlib.contextmanager
+def _making(engine: Engine, location: DatabaseLocation) -> Iterator[None]:
+    """Nobody else makes tables while the block runs."""
+    if location.file is None:
+        with making(engine, _SCHEMA):
+            yield
+        return
+    directory = os.open(location.file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def _set_pragmas(connection: Any, _: object) -> None:
@@ -131,33 +147,6 @@ def _explain(location: DatabaseLocation, error: Exception) -> str:
 def _first_line(error: Exception) -> str:
     origin = getattr(error, "orig", None) or error
     return str(origin).strip().split("\n")[0] or type(error).__name__
-
-
-@contextlib.contextmanager
-def writing(location: DatabaseLocation) -> Iterator[None]:
-    """Holds the place of the one writer; it falls free when the process ends, however it ends.
-
-    Raises:
-        StoreError: another process holds it, or holds SQLite's own write lock.
-    """
-    if location.file is None:
-        yield
-        return
-    lock = location.file.with_name(location.file.name + ".lock")
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        opened = lock.open("w")
-    except OSError as error:
-        raise StoreError(
-            f"cannot write beside {location.file}: {error.strerror}; choose another --db"
-        ) from error
-    with opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            message = f"another tuner is writing to {location.file}; wait for it or choose another --db"
-            raise StoreError(message) from error
-        yield
 
 
 def check_writable(engine: Engine, location: DatabaseLocation) -> None:
