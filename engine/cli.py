@@ -222,13 +222,17 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
     from engine.core.cost_fit import fit_cost_model
     from engine.core.errors import EvenflowError, reason
     from engine.core.step_json import read_steps
+    from engine.cost_store import circumstances
 
     try:
         with open(arguments.steps, encoding="utf-8") as lines:
-            fit = fit_cost_model(list(read_steps(lines)))
+            fit = fit_cost_model(read_steps(lines))
+        fit.check()
     except (EvenflowError, OSError, UnicodeDecodeError) as error:
         return _fail(f"{arguments.steps}: {reason(error)}")
-    print(json.dumps(dataclasses.asdict(fit), indent=1))
+    for line in fit.table():
+        print(line, file=sys.stderr)
+    print(json.dumps(dataclasses.asdict(fit) | {"circumstances": circumstances()}))
     return 0
 
 

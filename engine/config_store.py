@@ -36,6 +36,7 @@ class ConfigChange:
     Attributes:
         at: wall clock, ISO 8601 in UTC.
         changed: knobs that differ from the generation before.
+        leased: on trial, and given up when whoever put it there no longer asks for it.
     """
 
     generation: int
@@ -45,6 +46,7 @@ class ConfigChange:
     why: str
     changed: tuple[str, ...] = ()
     verdict: Verdict = Verdict.PENDING
+    leased: bool = False
 
     def to_mapping(self) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -113,11 +115,13 @@ class ConfigStore:
         *,
         onto_current: bool = False,
         keep: bool = False,
+        leased: bool = False,
     ) -> ConfigChange:
         """A new generation with `values` over the defaults, or over the current config: all or nothing.
 
         Args:
             if_generation: the generation the caller knows; None does not care.
+            leased: `end_lease` gives it up again.
 
         Raises:
             StaleGenerationError: the caller knows an old generation.
@@ -125,7 +129,17 @@ class ConfigStore:
         """
         self._check(if_generation)
         config = parse_config(values, self.current.config if onto_current else None)
-        return self._add(config, who, why, Verdict.KEPT if keep else Verdict.PENDING)
+        return self._add(config, who, why, Verdict.KEPT if keep else Verdict.PENDING, leased)
+
+    def end_lease(self) -> ConfigChange | None:
+        """Goes back to the config before the leased ones, as a new generation; None when none is leased."""
+        ended = self.current
+        if not ended.leased:
+            return None
+        before = _last_owned(self._history)
+        verdict = Verdict.KEPT if before.verdict is Verdict.KEPT else Verdict.PENDING
+        why = f"the lease of generation {ended.generation} ended"
+        return self._add(before.config, "engine", why, verdict)
 
     def rollback(self, if_generation: int | None, who: str, why: str) -> ConfigChange:
         """A new generation with the config that was kept before the current one.
@@ -142,14 +156,15 @@ class ConfigStore:
         return self._add(kept.config, who, why or f"rollback to generation {kept.generation}", Verdict.KEPT)
 
     def judge(self, generation: int, verdict: Verdict) -> ConfigChange:
-        """Writes down what became of a generation.
+        """Writes down what became of a generation. One that is kept is no longer leased.
 
         Raises:
             KeyError: no such generation.
         """
         for index, change in enumerate(self._history):
             if change.generation == generation:
-                self._history[index] = dataclasses.replace(change, verdict=verdict)
+                leased = change.leased and verdict is not Verdict.KEPT
+                self._history[index] = dataclasses.replace(change, verdict=verdict, leased=leased)
                 return self._history[index]
         raise KeyError(f"no generation {generation} in the history")
 
@@ -173,7 +188,9 @@ class ConfigStore:
                 f"the config is at generation {current}, not {if_generation}; read it again"
             )
 
-    def _add(self, config: SchedulerConfig, who: str, why: str, verdict: Verdict) -> ConfigChange:
+    def _add(
+        self, config: SchedulerConfig, who: str, why: str, verdict: Verdict, leased: bool = False
+    ) -> ConfigChange:
         before = self._history[-1] if self._history else None
         change = ConfigChange(
             generation=before.generation + 1 if before else 1,
@@ -183,16 +200,18 @@ class ConfigStore:
             why=why,
             changed=_differences(before.config if before else SchedulerConfig(), config),
             verdict=verdict,
+            leased=leased,
         )
         self._history.append(change)
         self._forget_oldest()
         return change
 
     def _forget_oldest(self) -> None:
-        """Keeps the list bounded, and the config to go back to in it."""
+        """Keeps the list bounded, and the configs to go back to in it."""
         while len(self._history) > _MAX_HISTORY:
-            kept = _last_kept(self._history[:-1])
-            del self._history[1 if self._history[0] is kept else 0]
+            wanted = (_last_kept(self._history[:-1]), _last_owned(self._history))
+            oldest = next(i for i, change in enumerate(self._history) if change not in wanted)
+            del self._history[oldest]
 
     def _load(self, warn: Callable[[str], None]) -> tuple[SchedulerConfig, list[ConfigChange]] | None:
         if self._path is None or not self._path.exists():
@@ -226,11 +245,17 @@ def _parse_change(values: Mapping[str, Any]) -> ConfigChange:
         why=str(values["why"]),
         changed=tuple(values["changed"]),
         verdict=Verdict(values["verdict"]),
+        leased=values.get("leased") is True,
     )
 
 
 def _last_kept(history: list[ConfigChange]) -> ConfigChange | None:
     return next((change for change in reversed(history) if change.verdict is Verdict.KEPT), None)
+
+
+def _last_owned(history: list[ConfigChange]) -> ConfigChange:
+    """The config before the leased ones; what is kept is never leased, so there is one."""
+    return next(change for change in reversed(history) if not change.leased)
 
 
 def _differences(before: SchedulerConfig, after: SchedulerConfig) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ async def serve(
     """Serves until a signal (or, when announced, the end of stdin), then drains.
 
     Raises:
-        EvenflowError: the model could not be loaded.
+        EvenflowError: the web server did not start, or the model could not be loaded.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     config = uvicorn.Config(
@@ -96,26 +96,33 @@ async def serve(
     stop = _stop_on_signals()
     if options.announce:
         _stop_on_end_of_stdin(stop.set)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving = asyncio.create_task(_serve_web(server, listener))
     error = await _run_until(
-        stop, service, server, lambda model: _say_ready(model, service, listener, options)
+        stop, serving, service, server, lambda model: _say_ready(model, service, listener, options)
     )
     if error is None:
         await service.drain(options.grace_s)
     server.should_exit = True
-    await serving
+    await asyncio.wait({serving})
     if isinstance(error, EvenflowError):
         raise error
     if error:
         raise StartError(f"the model cannot be loaded: {type(error).__name__}: {error}") from error
+    serving.result()
 
 
 async def _run_until(
-    stop: asyncio.Event, service: Service, server: uvicorn.Server, on_ready: Callable[[ModelInfo], None]
+    stop: asyncio.Event,
+    serving: asyncio.Task[None],
+    service: Service,
+    server: uvicorn.Server,
+    on_ready: Callable[[ModelInfo], None],
 ) -> BaseException | None:
-    """Waits for readiness and then for `stop`; what made loading fail, if it did."""
-    while not server.started:
+    """Waits for readiness and then for `stop`; what made starting or loading fail, if it did."""
+    while not server.started and not serving.done():
         await asyncio.sleep(0.005)
+    if serving.done():
+        return serving.exception()
     stopping = asyncio.create_task(stop.wait())
     waiting: set[asyncio.Future[Any]] = {stopping, service.ready}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -129,6 +136,14 @@ async def _run_until(
         # A load cannot be broken off, and may be a long download; nothing has begun that could be lost.
         os._exit(0)
     return None
+
+
+async def _serve_web(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Raises: StartError: it did not start; uvicorn ends the process then, or returns as if all was well."""
+    with contextlib.suppress(SystemExit):
+        await server.serve(sockets=[listener])
+    if not server.started:
+        raise StartError("the web server did not start; the lines before this one say why")
 
 
 def _say_ready(model: ModelInfo, service: Service, listener: socket.socket, options: ServeOptions) -> None:

@@ -32,14 +32,14 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from engine.core.records import Outcome
 from engine.core.slo import parse_duration
-from loadtests.crew import prompt_seed
+from loadtests.client.sse_client import ChatStream
 from loadtests.errors import LoadTestError
-from loadtests.load_process import LoadProcess, Role
-from loadtests.player import stream_record
-from loadtests.priority import come_first
-from loadtests.prompts import bodies
-from loadtests.schedule import ScheduledRequest
-from loadtests.sse_client import ChatStream
+from loadtests.play.load_process import LoadProcess, Role
+from loadtests.play.player import stream_record
+from loadtests.play.real_time import take_real_time
+from loadtests.play.sharding import prompt_seed
+from loadtests.synthesis.prompts import bodies
+from loadtests.traffic.schedule import ScheduledRequest
 
 _numbers = itertools.count()  # of this process's users
 
@@ -48,6 +48,13 @@ _numbers = itertools.count()  # of this process's users
 def _add_options(parser: Any) -> None:
     parser.add_argument("--job", default="", include_in_web_ui=False, help="play this job file and end")
     parser.add_argument("--result", default="", include_in_web_ui=False, help="where all records go, as JSON")
+    parser.add_argument(
+        "--real-time",
+        action="store_true",
+        include_in_web_ui=False,
+        env_var="EVENFLOW_REAL_TIME",
+        help="run before all other programs (Linux, as root), so that a busy machine delays no request",
+    )
     parser.add_argument("--api-key-file", default="", help="its first key is sent as a bearer token")
     parser.add_argument(
         "--slo-pause", type=_seconds, default=0.5, help="drawn as a line, and what profiles are sized for"
@@ -77,8 +84,11 @@ def _join(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
     environment.events.test_stopping.add_listener(lambda **_: process.stop())
     environment.events.test_stop.add_listener(lambda **_: process.end())
     environment.events.quit.add_listener(lambda **_: process.end())
-    if role is not Role.MASTER:
-        come_first()
+    if environment.parsed_options.real_time:
+        try:
+            take_real_time()
+        except LoadTestError as error:
+            sys.exit(str(error))
     if environment.parsed_options.job:
         gevent.get_hub().threadpool.spawn(_end_with_parent)
 

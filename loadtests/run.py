@@ -22,12 +22,12 @@ from threading import Timer
 from typing import Any
 
 from engine.core.records import RequestRecord
+from loadtests.client.target import Target, as_target
 from loadtests.errors import LoadRunError
-from loadtests.job import make_job, read_record
 from loadtests.parity import Parity, compare_lengths
-from loadtests.prompts import PromptBook
-from loadtests.schedule import Schedule
-from loadtests.target import Target, as_target
+from loadtests.play.job import make_job, read_record
+from loadtests.synthesis.prompts import PromptBook
+from loadtests.traffic.schedule import Schedule
 from loadtests.validity import Validity, judge
 
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")

@@ -11,7 +11,7 @@ from typing import Any
 from engine.core.quantiles import nearest_rank
 from engine.core.records import Outcome, RequestRecord
 from engine.core.report import dispatch_lag, is_long, ttft, worst_pause
-from loadtests.schedule import Schedule
+from loadtests.traffic.schedule import Schedule
 
 PROBE_S = 0.005  # the loop-lag probe's sleeps
 _MAX_LAG_S = 0.010
@@ -25,8 +25,8 @@ _FEWER = (
     "tuner on another machine with --engine URL"
 )
 _QUIETER = (
-    "close other programs, run the tuner on another machine with --engine URL, or offer fewer streams at "
-    "once (--profile FILE)"
+    "close other programs, run the tuner on another machine with --engine URL, offer fewer streams at once "
+    "(--profile FILE), or set EVENFLOW_REAL_TIME=1 (Linux, as root)"
 )
 
 

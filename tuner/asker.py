@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import optuna
@@ -20,14 +21,18 @@ class Asker:
 
     The sampler is not stored with the study: it is made anew each time, with a seed that moves on, so
     that a resumed search does not repeat its picks.
+
+    Args:
+        leads: nobody else has asked for what is running; False for a process that helps another.
     """
 
-    def __init__(self, storage: Any, name: str, space: SearchSpace, seed: int) -> None:
+    def __init__(self, storage: Any, name: str, space: SearchSpace, seed: int, *, leads: bool = True) -> None:
         self._space = space
         self._study = optuna.create_study(
             storage=storage, study_name=name, direction="minimize", load_if_exists=True
         )
-        self._settle()
+        if leads:
+            self._settle()
         self._study.sampler = make_sampler(seed + len(self._study.trials), _STARTUP_TRIALS)
         self._asked: dict[int, Any] = {}
 
@@ -49,13 +54,15 @@ class Asker:
     def tell(self, number: int, score: Score) -> None:
         """The result of an asked trial. A crash is told as a finished one: see `objective.CRASHED`."""
         trial = self._asked.pop(number)
-        for name, value in score.constraints:
-            trial.set_constraint(name, value)
-        self._study.tell(trial, score.long_ttft_s)
+        # A process that took over may have given it up.
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+            for name, value in score.constraints:
+                trial.set_constraint(name, value)
+            self._study.tell(trial, score.long_ttft_s)
 
     def forget(self, number: int) -> None:
         """The asked trial could not be measured: nothing is learnt from it."""
-        self._study.tell(self._asked.pop(number), state=TrialState.FAIL)
+        self._study.tell(self._asked.pop(number), state=TrialState.FAIL, skip_if_finished=True)
 
     def learn(self, config: SchedulerConfig, score: Score) -> None:
         """A result that was not asked for; ignored when it is known or outside the space."""

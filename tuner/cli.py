@@ -62,7 +62,9 @@ def _parser() -> Parser:
     _add_sweep(commands)
     _add_replay(commands)
     add_trace(commands)
+    _add_simulate(commands)
     _add_show(commands)
+    _add_report(commands)
     _add_apply(commands)
     _add_rollback(commands)
     selftest = command(commands, "selftest", "check the load client against scripted streams", _selftest)
@@ -157,11 +159,33 @@ def _add_replay(commands: Any) -> None:
     add("--json", action="store_true", help="one JSON object on stdout")
 
 
+def _add_simulate(commands: Any) -> None:
+    parser = command(commands, "simulate", "what a trace would come to, from a cost model alone", _simulate)
+    add = parser.add_argument
+    add("trace", metavar="TRACE", help="a trace of any known format")
+    add("--cost", type=Path, required=True, metavar="COST.json", help="what `engine fit-cost` printed")
+    add("--config", type=Path, metavar="FILE", help="knobs as `engine serve` takes them (default: defaults)")
+    add("--mode", choices=("open", "session"), default="open", help="as of replay (default %(default)s)")
+    add("--speed", type=speed, default=1.0, metavar="X", help="2 sends everything in half the time")
+    add("--window", type=duration, metavar="60s", help="only the trace's first so many seconds")
+    add("--context", type=positive, default=32768, metavar="N", help="of the model (default %(default)s)")
+    add("--slo-pause", type=duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
+    add("--seed", type=int, default=1, metavar="N", help="of the stalls (default %(default)s)")
+    add("--json", action="store_true", help="one JSON object on stdout")
+
+
 def _add_show(commands: Any) -> None:
     parser = command(commands, "show", "list studies, or one study's trials and winner", _show)
     parser.add_argument("study", nargs="?", metavar="STUDY")
     _add_db(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_report(commands: Any) -> None:
+    parser = command(commands, "report", "a study as one HTML file: front, before and after, trials", _report)
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="default: the one worked on last")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="where to write it (default STUDY.html)")
+    _add_db(parser)
 
 
 def _add_apply(commands: Any) -> None:
@@ -212,8 +236,20 @@ def _replay(arguments: argparse.Namespace) -> int:
     return run(arguments, _keys(arguments))
 
 
+def _simulate(arguments: argparse.Namespace) -> int:
+    from tuner.commands.simulate import run
+
+    return run(arguments)
+
+
 def _show(arguments: argparse.Namespace) -> int:
     from tuner.commands.show import run
+
+    return run(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from tuner.commands.report import run
 
     return run(arguments)
 
@@ -232,7 +268,7 @@ def _rollback(arguments: argparse.Namespace) -> int:
 
 def _selftest(arguments: argparse.Namespace) -> int:
     from loadtests.errors import LoadTestError
-    from loadtests.selftest import run_selftest
+    from loadtests.selftest.checks import run_selftest
 
     try:
         result = run_selftest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,12 +88,19 @@ class EngineClient:
         return self._live_config(body)
 
     def put_config(
-        self, config: SchedulerConfig, if_generation: int, why: str, *, keep: bool = False
+        self,
+        config: SchedulerConfig,
+        if_generation: int,
+        why: str,
+        *,
+        keep: bool = False,
+        lease_s: float | None = None,
     ) -> LiveConfig:
         """Puts the whole config in force, at the engine's next step.
 
         Args:
             keep: it survives a restart, and is what a later rollback goes back to.
+            lease_s: the engine goes back to the config before it after this time, unless it is renewed.
 
         Raises:
             StaleConfigError: the config in force is not generation `if_generation`.
@@ -102,7 +109,14 @@ class EngineClient:
         headers = {"If-Match": f'"{if_generation}"', **self._signed(why)}
         if keep:
             headers["x-evenflow-keep"] = "1"
+        if lease_s is not None:
+            headers["x-evenflow-lease-s"] = f"{lease_s:g}"
         return self._changed(self._send("PUT", "/admin/config", json=config.to_mapping(), headers=headers))
+
+    def renew_lease(self, generation: int, lease_s: float) -> bool:
+        """Whether the generation is still in force on loan, for so many seconds more. Raises: EngineError."""
+        body = {"generation": generation, "lease_s": lease_s}
+        return self._send("POST", "/admin/config/lease", json=body).status_code == 200
 
     def roll_back(self, if_generation: int | None, why: str) -> LiveConfig:
         """Puts the last kept config in force. Raises: StaleConfigError, EngineError."""
@@ -118,13 +132,12 @@ class EngineClient:
             raise EngineError(f"{self.url} did not keep generation {generation}: {_message(answer)}")
 
     def settled_config(self) -> LiveConfig:
-        """The config in force; when that is a change of ours that nobody judged, as a run that was killed
-        leaves behind, the config before it, with the generation in force. Raises: EngineError.
+        """The config in force; when that is on loan, as a run that was killed leaves it behind, the config
+        before it, with the generation in force. Raises: EngineError.
         """
         now = self.config()
         changes = reversed(self.history())
-        unjudged = {"who": self._who, "verdict": "pending"}
-        settled = next((change for change in changes if not unjudged.items() <= change.items()), None)
+        settled = next((change for change in changes if not change.get("leased")), None)
         config = settled.get("config") if settled else None
         return now if config is None else self._live_config({"generation": now.generation, "config": config})
 
@@ -229,6 +242,11 @@ class EngineClient:
             raise EngineError(f"{self.url} refused the config: {_message(answer)}")
         return self._live_config(body)
 
+    def last_author(self) -> str:
+        """Who made the latest change. Raises: EngineError."""
+        history = self.history()
+        return str(history[-1].get("who")) if history else ""
+
     def _last_author(self) -> str:
         with contextlib.suppress(EngineError):
             if history := self.history():
@@ -263,59 +281,3 @@ def _message(answer: httpx.Response) -> str:
     if isinstance(error, dict) and error.get("message"):
         return str(error["message"])
     return f"HTTP {answer.status_code}"
-
-
-class ConfigSetter:
-    """Puts one config after another in force and remembers the one that was there before, or before a run
-    of ours that was killed.
-
-    Each change names the generation it replaces, so a change by anybody else is noticed, not overwritten.
-    """
-
-    def __init__(self, client: EngineClient) -> None:
-        self._client = client
-        self._current = client.config()
-        self.original = client.settled_config()
-        self._attempted = self.original.config
-
-    def put(self, config: SchedulerConfig, why: str) -> int:
-        """The generation under which the config is in force. Raises: StaleConfigError, EngineError."""
-        if config == self._current.config:
-            return self._current.generation
-        self._attempted = config
-        self._current = self._client.put_config(config, self._current.generation, why)
-        return self._current.generation
-
-    def reset(self) -> None:
-        """After the server was restarted: its generations count anew."""
-        self._current = self._client.config()
-
-    def restore(self) -> bool:
-        """Puts the original config back; False when somebody else's is in force, which is left alone.
-
-        Raises:
-            EngineError: the server does not answer.
-        """
-        while True:
-            now = self._client.config()
-            if now.config == self.original.config:
-                return True
-            ours = now.generation == self._current.generation or now.config == self._attempted
-            if not ours:
-                return False
-            with contextlib.suppress(StaleConfigError):
-                self._client.put_config(self.original.config, now.generation, "tuning is over", keep=True)
-                return True
-
-
-@contextlib.contextmanager
-def restoring(setter: ConfigSetter, warn: Callable[[str], None]) -> Iterator[None]:
-    """Puts the server's own config back at the end of the block, whatever ended it."""
-    try:
-        yield
-    finally:
-        try:
-            if not setter.restore():
-                warn("somebody else changed the server's config meanwhile; it was left as it is")
-        except EngineError as error:
-            warn(f"the server's config could not be restored: {error}")

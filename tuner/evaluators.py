@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.core.config import SchedulerConfig
+from engine.core.events import StepRecord
 from engine.core.records import RequestRecord
 from engine.core.report import TrialSummary
 
@@ -17,6 +18,7 @@ class Measurement:
     Attributes:
         summary: None when the run crashed or the load client failed.
         long_prompt_tokens: uncached prompt tokens from which a record counts as long.
+        steps: what the engine did meanwhile, on its own clock; empty when it does not say.
         aborted: stopped early because a pause was beyond the limit; the worst pause is a bound and the
             TTFT says nothing.
         problems: why the run must not be scored (the client spoiled it); empty when it may.
@@ -28,6 +30,7 @@ class Measurement:
     summary: TrialSummary | None
     long_prompt_tokens: int = 1
     records: tuple[RequestRecord, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
     aborted: bool = False
     problems: tuple[str, ...] = ()
     mend: str = ""

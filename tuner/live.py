@@ -8,14 +8,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine.core.config import SchedulerConfig
+from engine.core.events import StepRecord
 from engine.core.report import summarise
 from engine.core.slo import Slo
+from loadtests.client.target import Target
 from loadtests.errors import LoadRunError, TargetError
-from loadtests.prompts import PromptBook
 from loadtests.run import LoadResult, Progress, run_load
-from loadtests.schedule import Schedule
-from loadtests.target import Target
-from tuner.engine_client import ConfigSetter, EngineClient
+from loadtests.synthesis.prompts import PromptBook
+from loadtests.traffic.schedule import Schedule
+from tuner.config_setter import ConfigSetter
+from tuner.engine_client import EngineClient
 from tuner.errors import EngineError, StaleConfigError
 from tuner.evaluators import Measurement
 
@@ -84,13 +86,17 @@ class LiveEvaluator:
         server.client.wait_idle(_IDLE_WITHIN_S)
         generation = server.setter.put(config, f"trial on traffic {seed}")
         server.client.ask("Hello", 2)
+        after = int(server.client.stats(1.0).get("last_step_seq", 0))
         result = run_load(
             schedule, server.target, book=server.book, abort_pause_s=abort_pause_s,
             slo_pause_s=self._slo.pause_s, expected_generation=generation, on_progress=self._on_progress,
         )  # fmt: skip
-        return self._measurement(result, schedule, generation)
+        steps = tuple(step for _, step in server.client.steps(after))
+        return self._measurement(result, schedule, generation, steps)
 
-    def _measurement(self, result: LoadResult, schedule: Schedule, generation: int) -> Measurement:
+    def _measurement(
+        self, result: LoadResult, schedule: Schedule, generation: int, steps: tuple[StepRecord, ...]
+    ) -> Measurement:
         threshold = schedule.long_prompt_tokens
         summary = summarise(result.records, self._slo, long_prompt_tokens=threshold)
         problems, mend = result.validity.reasons, result.validity.mend
@@ -103,6 +109,7 @@ class LiveEvaluator:
             summary=summary,
             long_prompt_tokens=threshold,
             records=result.records,
+            steps=steps,
             aborted=result.aborted,
             problems=problems,
             mend=mend,

@@ -10,25 +10,30 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from engine.core.config import parse_config
 from engine.core.slo import Slo
-from loadtests.errors import LoadTestError
-from loadtests.schedule import Schedule, Sizing, uncached_tokens
-from loadtests.selftest import run_selftest
+from loadtests.traffic.schedule import Schedule, Sizing
 from tuner.asker import Asker
 from tuner.budget import Budget
-from tuner.engine_client import EngineClient, Keys, restoring
-from tuner.errors import Interrupted, TunerError, UnfinishedError
+from tuner.config_setter import restoring
+from tuner.engine_client import EngineClient, Keys
+from tuner.errors import Interrupted, UnfinishedError
+from tuner.joining import Joined, check_alike, claim_engine, is_searching, leadership, study_to_join
 from tuner.live import LiveEvaluator, LiveServer
 from tuner.paths import DatabaseLocation
 from tuner.preflight import (
+    OWN_ENGINE,
     Wanted,
+    check_load_client,
     check_model,
     find_study,
     load_traffic,
     new_study,
     resume,
     stored_sizing,
+    warn_if_busy,
 )
+from tuner.preparations import FLOOR_SHARE, announce_capacity, announce_traffic
 from tuner.report import Subject, to_json
 from tuner.runner import Runner
 from tuner.search_space import SearchSpace
@@ -36,7 +41,8 @@ from tuner.served_model import model_info
 from tuner.serving import EngineChoice, serving
 from tuner.simulated import SimulatedEvaluator
 from tuner.sizing import Capacity, Probe
-from tuner.store.database import check_writable, open_database, writing
+from tuner.store.claims import Claims, claims_of
+from tuner.store.database import check_writable, open_database
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.optuna_storage import open_optuna
 from tuner.store.studies import Studies
@@ -44,10 +50,7 @@ from tuner.study import Plan, Result, Search, out_of_reach
 from tuner.terminal import TerminalAnnouncer
 from tuner.traffic import Traffic
 
-# No config makes a stream faster than its own decode steps.
-_FLOOR_SHARE = 0.9
-_BUSY_LOAD = 0.75
-_BUSY_ERROR = 0.35
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,54 +71,113 @@ class Options:
     selftest: bool = True
 
 
-def optimize(wanted: Wanted, options: Options, announcer: TerminalAnnouncer) -> tuple[Subject, Result]:
-    """Runs a study, or goes on with one.
+def optimize(
+    wanted: Wanted, options: Options, announcer: TerminalAnnouncer
+) -> tuple[Subject, Result] | Joined:
+    """Runs a study, goes on with one, or helps the tuner that works on it now.
 
     Raises:
         TunerError: it cannot be run to its end; one line.
         Interrupted: the study can be gone on with.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(writing(options.location))
         engine = open_database(options.location, create=True)
         stack.callback(engine.dispose)
         check_writable(engine, options.location)
-        session = _Session(wanted, options, Studies(engine), announcer)
-        return session.run(stack)
+        claims = stack.enter_context(claims_of(options.location, engine))
+        session = _Session(wanted, options, Studies(engine, claims), claims, announcer)
+        claim = leadership(options.location, wanted.name)
+        leads = claim is None or claims.take(claim)
+        return session.run(stack) if leads else session.help(stack)
 
 
 class _Session:
     """One run of `tuner optimize` over an open database."""
 
     def __init__(
-        self, wanted: Wanted, options: Options, studies: Studies, announcer: TerminalAnnouncer
+        self,
+        wanted: Wanted,
+        options: Options,
+        studies: Studies,
+        claims: Claims,
+        announcer: TerminalAnnouncer,
     ) -> None:
         self._wanted = wanted
         self._options = options
         self._studies = studies
+        self._claims = claims
         self._announcer = announcer
         self._budget = Budget(wanted.budget_s, time.monotonic)
 
     def run(self, stack: contextlib.ExitStack) -> tuple[Subject, Result]:
+        """Leads a study to its verdict."""
         known = find_study(self._studies, self._wanted)
         traffic = load_traffic(self._wanted, known)
         storage = open_optuna(self._options.location)
+        server = self._serve(stack)
+        study = self._open_study(known, traffic, server.client)
+        if claim := leadership(self._options.location, study.name):
+            self._claims.take(claim)
+        return self._lead(stack, study, traffic, server, storage)
+
+    def help(self, stack: contextlib.ExitStack) -> tuple[Subject, Result] | Joined:
+        """Makes live trials for the tuner that leads the study, until that one gives the verdict. When it is
+        gone without one, leads the study to its end.
+        """
+        study = study_to_join(self._studies, self._wanted, self._options.location)
+        find_study(self._studies, self._wanted)
+        traffic = load_traffic(self._wanted, study)
+        storage = open_optuna(self._options.location)
+        server = self._serve(stack)
+        check_model(study, server.client.model()[0])
+        self._announcer.say(f"Evenflow · {study.model} · profile {traffic.name} · helps with {study.name}")
+        with restoring(server.setter, self._announcer.warn):
+            search = None
+            while not self._takes_lead(study):
+                study = self._studies.get(study.name)
+                if study.status is StudyStatus.FINISHED:
+                    return Joined(study.name, study.result)
+                if search is None and is_searching(self._studies, study):
+                    capacity = self._capacity(study, traffic, server)
+                    search = self._search(study, traffic, server, capacity, storage, leads=False)
+                if search is not None:
+                    search.help()
+                time.sleep(_POLL_S)
+        self._announcer.warn("the tuner that led this study has ended; this one goes on with it")
+        return self._lead(stack, resume(self._studies, study), traffic, server, storage)
+
+    def _takes_lead(self, study: StudyRow) -> bool:
+        """Whether the leader is gone, without a verdict."""
+        claim = leadership(self._options.location, study.name)
+        if claim is None or not self._claims.take(claim):
+            return False
+        if self._studies.get(study.name).status is not StudyStatus.FINISHED:
+            return True
+        self._claims.release(claim)
+        return False
+
+    def _serve(self, stack: contextlib.ExitStack) -> LiveServer:
         choice = EngineChoice(
             self._wanted.engine, self._wanted.model, self._wanted.backend, self._options.keys
         )
         client = choice.connect()
-        self._check_load()
+        if self._wanted.engine:
+            claim_engine(self._claims, self._wanted.engine)
+        warn_if_busy(self._announcer)
         if self._options.selftest:
-            self._check_client()
-        server = stack.enter_context(serving(choice, client, self._announcer))
-        study = self._open_study(known, traffic, server.client)
+            check_load_client(self._announcer)
+        return stack.enter_context(serving(choice, client, self._announcer))
+
+    def _lead(
+        self, stack: contextlib.ExitStack, study: StudyRow, traffic: Traffic, server: LiveServer, storage: Any
+    ) -> tuple[Subject, Result]:
         stack.enter_context(self._marking(study))
         stack.enter_context(restoring(server.setter, self._announcer.warn))
         self._announcer.say(f"Evenflow · {study.model} · profile {traffic.name} · study {study.name}")
         capacity = self._capacity(study, traffic, server)
-        if capacity.stall_floor_s > _FLOOR_SHARE * study.slo_pause_s:
+        if capacity.stall_floor_s > FLOOR_SHARE * study.slo_pause_s:
             return self._finish(study, out_of_reach(capacity, server.setter.original.config))
-        return self._finish(study, self._search(study, traffic, server, capacity, storage))
+        return self._finish(study, self._search(study, traffic, server, capacity, storage).run())
 
     def _finish(self, study: StudyRow, result: Result) -> tuple[Subject, Result]:
         subject = Subject(
@@ -135,30 +197,6 @@ class _Session:
         return subject, result
 
     # -- set-up ----------------------------------------------------------------------------------------
-
-    def _check_load(self) -> None:
-        """Two programs that compute at once on a few cores slow each other down many times over."""
-        load, cores = os.getloadavg()[0], os.cpu_count() or 1
-        if load > _BUSY_LOAD * cores:
-            self._announcer.warn(
-                f"this machine is busy already (load {load:.1f} on {cores} cores): what is measured now is "
-                "worse than it will be; close other programs for numbers that hold"
-            )
-
-    def _check_client(self) -> None:
-        self._announcer.doing("checking the load client")
-        try:
-            found = run_selftest()
-        except LoadTestError as error:
-            raise TunerError(str(error)) from error
-        if not found.ok:
-            failed = next(check for check in found.checks if not check.ok)
-            raise TunerError(
-                f"the load client is not exact here now ({failed.name}: {failed.detail}): close other "
-                "programs and start again, or leave this check out with --no-selftest"
-            )
-        error_ms = found.worst_error_s * 1000
-        self._announcer.done("load client checked against scripted streams", f"worst error {error_ms:.1f} ms")
 
     def _open_study(self, known: StudyRow | None, traffic: Traffic, client: EngineClient) -> StudyRow:
         model, _ = client.model()
@@ -180,44 +218,47 @@ class _Session:
 
     def _capacity(self, study: StudyRow, traffic: Traffic, server: LiveServer) -> Capacity:
         stored = stored_sizing(study)
-        if stored:
+        here = self._wanted.engine or OWN_ENGINE
+        if stored and study.engine == here:
             return Capacity.from_mapping(stored["capacity"])
         self._announcer.doing("measuring what this server can do")
         capacity = Probe(server, study.seed).measure(study.slo_pause_s)
-        self._announce_capacity(capacity, study.slo_pause_s)
-        sizing = {"capacity": capacity.to_mapping(), "scale": traffic.scale}
+        if stored:
+            sized = Capacity.from_mapping(stored["capacity"])
+            check_alike(study, sized, capacity, here)
+            return sized
+        announce_capacity(capacity, study.slo_pause_s, self._announcer)
+        base = server.setter.original.config.to_mapping()
+        sizing = {"capacity": capacity.to_mapping(), "scale": traffic.scale, "base": base}
         self._studies.update(study, sizing=sizing)
         return capacity
-
-    def _announce_capacity(self, capacity: Capacity, slo_pause_s: float) -> None:
-        floor = capacity.stall_floor_s
-        possible = floor <= _FLOOR_SHARE * slo_pause_s
-        verdict = "is possible" if possible else "is out of reach"
-        self._announcer.done("stall floor (decode only)", f"{floor:.3f} s → {slo_pause_s:g} s {verdict}")
-        errors = f"{capacity.prefill_error:.0%} prefill, {capacity.decode_error:.0%} decode"
-        self._announcer.done(f"cost model from {capacity.num_steps} steps", f"held-out error {errors}")
-        if max(capacity.prefill_error, capacity.decode_error) > _BUSY_ERROR:
-            self._announcer.warn(
-                "steps of equal work took very different times: this machine is busy with something else, "
-                "and what is found now may not hold when it is not"
-            )
 
     # -- the study -------------------------------------------------------------------------------------
 
     def _search(
-        self, study: StudyRow, traffic: Traffic, server: LiveServer, capacity: Capacity, storage: Any
-    ) -> Result:
+        self,
+        study: StudyRow,
+        traffic: Traffic,
+        server: LiveServer,
+        capacity: Capacity,
+        storage: Any,
+        *,
+        leads: bool = True,
+    ) -> Search:
         sizing = capacity.sizing(study.slo_pause_s, traffic.long_prefill_slos)
         schedule_for = _schedules(traffic, sizing)
-        self._announce_traffic(schedule_for(study.seed))
+        if leads:
+            announce_traffic(schedule_for(study.seed), self._announcer)
         slo = Slo(study.slo_pause_s)
-        base = server.setter.original.config
+        stored = study.sizing.get("base")  # the same on every engine
+        base = parse_config(stored) if stored else server.setter.original.config
         longest = max(request.prompt_tokens for request in schedule_for(study.seed).requests)
         space = SearchSpace(base, study.slo_pause_s, longest - 1, traffic.num_streams)
         live = LiveEvaluator(server, schedule_for, slo, self._announcer.running)
         model = model_info(server.client.model_entry(), capacity.context_tokens)
-        simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo)
-        runner = Runner(self._studies, study, live, self._announcer, simulator)
+        simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo, capacity.surroundings)
+        predictor = None if capacity.unexplained else simulator
+        runner = Runner(self._studies, study, live, self._announcer, predictor)
         plan = Plan(
             space=space,
             seed=study.seed,
@@ -226,17 +267,11 @@ class _Session:
             replicates=self._options.replicates,
             expected_run_s=schedule_for(study.seed).duration_s,
         )
-        asker = Asker(storage, study.name, space, study.seed)
-        return Search(plan, runner, asker, self._remaining(runner), self._announcer).run()
-
-    def _announce_traffic(self, schedule: Schedule) -> None:
-        new = zip(schedule.requests, uncached_tokens(schedule.requests), strict=True)
-        long = [r for r, tokens in new if r.measured and tokens >= schedule.long_prompt_tokens]
-        longest = max((request.prompt_tokens for request in long), default=0)
-        detail = f"{schedule.num_measured} requests in {schedule.duration_s:.0f} s, {len(long)} of them long "
-        self._announcer.done("traffic sized for this server", detail + f"(up to {longest} tokens)")
-        for note in schedule.notes:
-            self._announcer.warn(note)
+        # Helpers that begin with as many trials seen must not make the same picks.
+        seed = study.seed if leads else study.seed + os.getpid()
+        asker = Asker(storage, study.name, space, seed, leads=leads)
+        budget = self._remaining(runner) if leads else self._budget
+        return Search(plan, runner, asker, budget, self._announcer)
 
     def _remaining(self, runner: Runner) -> Budget:
         """What an interrupted round has used up is not given again, but a verdict must stay possible."""

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from tuner.errors import UsageError
+
+_POSTGRESQL = re.compile(r"postgres(ql)?(\+psycopg)?://")
 
 
 def state_dir() -> Path:
@@ -33,14 +38,16 @@ class DatabaseLocation:
         """As printed; a URL's password is left out."""
         if self.file is not None:
             return str(self.file)
-        scheme, _, rest = self.url.partition("://")
-        return f"{scheme}://{rest.rpartition('@')[2]}"
+        return f"postgresql://{self.url.partition('://')[2].rpartition('@')[2]}"
 
 
 def locate_database(db: str | None) -> DatabaseLocation:
-    """The databases that `--db` names; those of the state directory when None."""
+    """The databases that `--db` names; those of the state directory when None. Raises: UsageError."""
+    if db and (scheme := _POSTGRESQL.match(db)):
+        url = f"postgresql+psycopg://{db[scheme.end() :]}"
+        return DatabaseLocation(url, url, None)
     if db and "://" in db and not db.startswith("sqlite:///"):
-        return DatabaseLocation(db, db, None)
+        raise UsageError(f"--db {db.partition('://')[0]}://…: give a file or a postgresql:// URL")
     file = Path(db.removeprefix("sqlite:///")).expanduser() if db else state_dir() / "evenflow.db"
     optuna_file = file.with_name(f"{file.stem}.optuna{file.suffix or '.db'}")
     return DatabaseLocation(f"sqlite:///{file}", f"sqlite:///{optuna_file}", file)

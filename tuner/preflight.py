@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtests.target import first_key
+from loadtests.client.target import first_key
+from loadtests.errors import LoadTestError
+from loadtests.selftest.checks import run_selftest
+from tuner.announce import Announcer
 from tuner.engine_client import EngineClient, Keys
 from tuner.errors import EngineError, StudyError, TunerError
 from tuner.store.models import StudyRow, StudyStatus
@@ -15,6 +19,7 @@ from tuner.store.studies import Studies, now
 from tuner.traffic import Traffic, profile_traffic, trace_traffic
 
 OWN_ENGINE = "own"
+_BUSY_LOAD = 0.75
 _ADJECTIVES = ["calm", "even", "quiet", "steady", "swift", "gentle", "clear", "smooth", "level", "patient"]
 _NOUNS = ["river", "brook", "creek", "delta", "tide", "canal", "harbor", "lagoon", "spring", "stream"]
 
@@ -58,7 +63,6 @@ def find_study(studies: Studies, wanted: Wanted) -> StudyRow | None:
                 study.profile,
                 Path(traffic).stem if traffic.endswith((".yaml", ".yml")) else traffic,
             ),
-            ("the engine", study.engine, wanted.engine or OWN_ENGINE),
         )
         if was != asked
     ]
@@ -146,3 +150,30 @@ def read_key(path: Path | None, variable: str | None) -> str | None:
 def stored_sizing(study: StudyRow) -> dict[str, Any]:
     """What an earlier run of the study measured; empty when it did not get that far."""
     return study.sizing if study.sizing.get("capacity") else {}
+
+
+def warn_if_busy(announcer: Announcer) -> None:
+    """Two programs that compute at once on a few cores slow each other down many times over."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > _BUSY_LOAD * cores:
+        announcer.warn(
+            f"this machine is busy already (load {load:.1f} on {cores} cores): what is measured now is "
+            "worse than it will be; close other programs for numbers that hold"
+        )
+
+
+def check_load_client(announcer: Announcer) -> None:
+    """Raises: TunerError: it is not exact on this machine now."""
+    announcer.doing("checking the load client")
+    try:
+        found = run_selftest()
+    except LoadTestError as error:
+        raise TunerError(str(error)) from error
+    if not found.ok:
+        failed = next(check for check in found.checks if not check.ok)
+        raise TunerError(
+            f"the load client is not exact here now ({failed.name}: {failed.detail}): close other "
+            "programs and start again, or leave this check out with --no-selftest"
+        )
+    error_ms = found.worst_error_s * 1000
+    announcer.done("load client checked against scripted streams", f"worst error {error_ms:.1f} ms")

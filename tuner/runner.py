@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from statistics import median
 
@@ -10,10 +11,12 @@ from tuner.announce import Announcer
 from tuner.evaluators import Evaluator, Measurement
 from tuner.search_space import describe
 from tuner.store.models import StudyRow, TrialKind, TrialRow, TrialStatus
-from tuner.store.studies import Studies, finite
+from tuner.store.rows import finite
+from tuner.store.studies import Studies
 from tuner.trials import Trial
 
 MAX_RERUNS = 2
+_POLL_S = 0.2
 
 # Worst pauses come out at 1.0 to 1.3 times the simulated ones on a quiet machine (our measurement, November
 # 2026). Beyond this a run is made once more; if it happens again, it counts.
@@ -70,6 +73,16 @@ class Runner:
         self._announcer.warn(f"{why}; running it again")
         self._set_aside(trial, why)
         return self._run_valid(kind, config, seed, abort_pause_s, optuna_number)
+
+    def refresh(self) -> None:
+        """Takes in what other processes have done for the study; their running trials too."""
+        self.trials = [Trial.from_row(row) for row in self.studies.trials(self.study)]
+
+    def await_others(self) -> None:
+        """Waits until nobody runs a trial of the study, and takes in what came of them."""
+        while self.studies.num_running(self.study):
+            time.sleep(_POLL_S)
+        self.refresh()
 
     def _run_valid(
         self,

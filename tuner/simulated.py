@@ -14,8 +14,9 @@ from engine.core.report import summarise
 from engine.core.request import Request
 from engine.core.slo import Slo
 from engine.sim.simulate import Wait, simulate
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tuner.evaluators import Measurement
+from tuner.surroundings import Surroundings
 
 _MOST_BLOCK_TOKENS = 1 << 24  # ids that are kept apart for each block
 
@@ -23,26 +24,28 @@ _MOST_BLOCK_TOKENS = 1 << 24  # ids that are kept apart for each block
 @dataclass(frozen=True, slots=True)
 class SimulatedEvaluator:
     """Implements `Evaluator`. Takes the very schedule that a live run would send: turns of sessions wait for
-    one another, and prompts share what they share. Refused requests are not sent again, and nobody leaves.
+    one another, prompts share what they share, and who is refused comes back as often. Nobody leaves.
 
     Attributes:
         schedule_for: the requests of a seed.
+        surroundings: of the device.
     """
 
     schedule_for: Callable[[int], Schedule]
     costs: CostModel
     model: ModelInfo
     slo: Slo
+    surroundings: Surroundings = Surroundings()
 
     def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
         schedule = self.schedule_for(seed)
-        arrivals = list(_arrivals(schedule))
         measured = {request.id for request in schedule.requests if request.measured}
         run = simulate(
-            arrivals, config, self.costs, self.model,
-            abort_pause_s=abort_pause_s, watched=measured, waits=_waits(schedule),
+            arrivals(schedule), config, self.costs, self.model,
+            abort_pause_s=abort_pause_s, watched=measured, waits=_waits(schedule), retries=_retries(schedule),
+            noise=self.surroundings.noise(seed), with_history=False,
         )  # fmt: skip
-        records = tuple(record for record in run.records if record.id in measured)
+        records = self.surroundings.seen((r for r in run.records if r.id in measured), seed)
         threshold = schedule.long_prompt_tokens
         summary = summarise(records, self.slo, long_prompt_tokens=threshold)
         return Measurement(
@@ -58,8 +61,12 @@ def _waits(schedule: Schedule) -> dict[str, Wait]:
     }
 
 
+def _retries(schedule: Schedule) -> dict[str, int]:
+    return {request.id: request.retries for request in schedule.requests if request.retries}
+
+
 @lru_cache(maxsize=4)
-def _arrivals(schedule: Schedule) -> tuple[Request, ...]:
+def arrivals(schedule: Schedule) -> tuple[Request, ...]:
     """The requests as the scheduler sees them, with token ids that are equal where prompts are."""
     first_ids: dict[str, int] = {}
     return tuple(_arrival(request, first_ids) for request in schedule.requests)

@@ -12,12 +12,14 @@ from engine.core.cost_model import CostModel, Work
 from engine.core.errors import FitError
 from engine.core.events import StepRecord
 from engine.core.quantiles import nearest_rank
+from engine.core.records import RequestRecord
 from loadtests.errors import LoadTestError
 from loadtests.run import run_load
-from loadtests.schedule import Schedule, ScheduledRequest, Sizing
+from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing
 from tuner.errors import EngineError
 from tuner.live import LiveServer
 from tuner.search_space import fixed_chunks, unchunked
+from tuner.surroundings import Surroundings, surroundings_of
 
 _FIRST_PROBE_TOKENS = 64
 _LEAST_LONGEST_TOKENS = 256
@@ -26,9 +28,6 @@ _ENOUGH_SLOS = 1.5
 # Held-out error beyond which the probe is made once more.
 _POOR_FIT = 0.35
 _PROBE_STREAMS = 3
-# Of the usual duration of a step of the same size, and of the quickest one. A chunk deep in a prompt
-# costs up to about twice the first.
-_TOO_SHORT, _TOO_LONG = 0.5, 2.5
 _STREAM_TOKENS = 12
 _MIN_PROBE_CHUNK = 16
 _TYPICAL_ROWS = 4
@@ -43,6 +42,9 @@ class Capacity:
         stall_floor_s: a decode step of a few streams with nothing else to do: no pause can be shorter.
         prefill_error, decode_error: of the cost model on steps it was not fitted to.
         num_steps: steps behind the fit.
+        surroundings: what the probes showed besides costs.
+        unexplained: which steps the cost model misses so far that nothing must be predicted with it; empty
+            when it may.
     """
 
     costs: CostModel
@@ -51,6 +53,8 @@ class Capacity:
     num_steps: int
     stall_floor_s: float
     context_tokens: int
+    surroundings: Surroundings = Surroundings()
+    unexplained: str = ""
 
     def sizing(self, slo_pause_s: float, long_prefill_slos: float) -> Sizing:
         """For `loadtests`: rates at the lengths that traffic for this SLO will have."""
@@ -73,7 +77,9 @@ class Capacity:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Capacity:
         """What `to_mapping` gave. Raises: TypeError, KeyError."""
-        return cls(**{**values, "costs": CostModel(**values["costs"])})
+        costs, around = CostModel(**values["costs"]), values.get("surroundings")
+        surroundings = Surroundings.from_mapping(around) if around else Surroundings()
+        return cls(**{**values, "costs": costs, "surroundings": surroundings})
 
 
 class Probe:
@@ -92,6 +98,7 @@ class Probe:
         self._seed = seed
         self._num_probes = 0
         self._records: list[StepRecord] = []
+        self._seen: list[RequestRecord] = []  # by the client, of the probe streams
         # The engine remembers old steps of other loads; only what follows is ours.
         self._after = max((seq for seq, _ in self._client.steps(0)), default=0)
 
@@ -100,7 +107,7 @@ class Probe:
 
         Raises:
             EngineError: the target does not serve them, does not say how long its model's context is, or its
-                records do not explain a cost model.
+                records are too few.
         """
         _, context_tokens = self._client.model()
         if context_tokens is None:
@@ -123,6 +130,8 @@ class Probe:
             num_steps=fit.num_prefills + fit.num_decodes,
             stall_floor_s=_undisturbed_decode(self._records),
             context_tokens=context_tokens,
+            surroundings=surroundings_of(fit.ratios, self._seen),
+            unexplained=_unexplained(fit),
         )
 
     def _grow(self, enough_s: float, max_tokens: int) -> int:
@@ -166,9 +175,12 @@ class Probe:
             long_prompt_tokens=longest,
         )  # fmt: skip
         try:
-            run_load(schedule, self._server.target, book=self._server.book, expected_generation=generation)
+            result = run_load(
+                schedule, self._server.target, book=self._server.book, expected_generation=generation
+            )
         except LoadTestError as error:
             raise EngineError(str(error)) from error
+        self._seen += result.records
         self._collect()
 
     def _request(self, name: str, tokens: int, max_tokens: int, at_s: float) -> ScheduledRequest:
@@ -190,30 +202,17 @@ class Probe:
 
     def _fit(self) -> Fit:
         try:
-            return fit_cost_model(undisturbed(self._records))
+            return fit_cost_model(self._records)
         except FitError as error:
             raise EngineError(f"{self._client.url}: {error}") from error
 
 
-def undisturbed(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Without steps that took far longer than the quickest of their kind (something else ran) or far
-    less than the usual one (their start was seen late): relative errors weigh a too short one most of all.
-
-    The fit leaves outliers out too, but against itself, which in traffic of any size is all there is, and so
-    more coarsely. A probe repeats its sizes: with a tenth of its steps held up and 3 % cut short, the fitted
-    costs were 6 % off with this and 23 % without (simulated probes, November 2026).
-    """
-    kinds: dict[tuple[int, int], list[StepRecord]] = {}
-    for record in records:
-        kinds.setdefault((record.work.prefill_tokens, record.work.decode_rows), []).append(record)
-    return [record for alike in kinds.values() for record in _without_odd(alike)]
-
-
-def _without_odd(alike: Sequence[StepRecord]) -> list[StepRecord]:
-    usual = nearest_rank([r.duration_s for r in alike], 0.5) or 0.0
-    timed = [r for r in alike if r.duration_s >= _TOO_SHORT * usual]
-    quickest = min(r.duration_s for r in timed)
-    return [r for r in timed if r.duration_s <= _TOO_LONG * quickest]
+def _unexplained(fit: Fit) -> str:
+    try:
+        fit.check()
+    except FitError as error:
+        return str(error)
+    return ""
 
 
 def _undisturbed_decode(records: Sequence[StepRecord]) -> float:

@@ -121,8 +121,15 @@ class Search:
         rule = self._rule_of_thumb()
         self._enqueue_predicted()
         self._search_live(baseline)
+        self._runner.await_others()
         verdict = self._confirm(baseline)
         return self._result(baseline, rule, verdict)
+
+    def help(self) -> None:
+        """Makes live trials of a search that another process leads, as long as it wants any."""
+        self._runner.refresh()
+        baselines = [trial for trial in self._runner.trials if trial.kind is TrialKind.BASELINE]
+        self._search_live(baselines[-1])
 
     def _so_far(self) -> str:
         """What an interrupted round has found out."""
@@ -229,6 +236,7 @@ class Search:
             self._announce_search(done, baseline)
 
     def _num_searched(self) -> int:
+        self._runner.refresh()
         round_ = self._runner.study.round
         return sum(t.kind is TrialKind.SEARCH and t.round == round_ for t in self._settled())
 

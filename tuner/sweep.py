@@ -9,10 +9,10 @@ from statistics import median
 from engine.core.config import SchedulerConfig
 from engine.core.cost_model import Work
 from engine.core.records import Outcome, RequestRecord
-from engine.core.report import ttft, worst_pause
+from engine.core.report import chunking_efficiency, prefill_overhead, ttft, worst_pause
 from loadtests.errors import LoadTestError
 from loadtests.run import run_load
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tuner.announce import Announcer
 from tuner.errors import EngineError
 from tuner.live import LiveServer
@@ -54,12 +54,14 @@ class SweepRow:
     Attributes:
         chunk_tokens: None is chunking off.
         prefill_overhead: the prompt's prefill time ÷ the same prompt's unchunked with nobody else there, − 1.
+        chunking_efficiency: that time and the decode steps between the chunks, ÷ the TTFT; 1.0 is the limit.
     """
 
     chunk_tokens: int | None
     long_ttft_s: float | None
     worst_pause_s: float | None
     prefill_overhead: float | None
+    chunking_efficiency: float | None
 
 
 class Sweep:
@@ -140,8 +142,19 @@ class Sweep:
             chunk_tokens=chunk,
             long_ttft_s=median(ttfts) if ttfts else None,
             worst_pause_s=max(pauses, default=None),
-            prefill_overhead=median(reading) / alone_s - 1 if reading else None,
+            prefill_overhead=prefill_overhead(median(reading), alone_s) if reading else None,
+            chunking_efficiency=self._efficiency(chunk, alone_s, ttfts),
         )
+
+    def _efficiency(self, chunk: int | None, alone_s: float, ttfts: list[float]) -> float | None:
+        """Between two chunks every stream writes a token, in a step that the cost model says the time of."""
+        if not ttfts:
+            return None
+        decode_s = (self._num_chunks(chunk) - 1) * self._base.decode_steps_per_chunk * self._step_s()
+        return chunking_efficiency(alone_s, decode_s, median(ttfts))
+
+    def _num_chunks(self, chunk: int | None) -> int:
+        return 1 if chunk is None else -(-self._plan.prompt_tokens // chunk)
 
     def _put(self, config: SchedulerConfig, why: str) -> int:
         self._server.client.wait_idle(_IDLE_WITHIN_S)
@@ -176,7 +189,7 @@ class Sweep:
 
     def _streams(self, chunk: int | None) -> list[ScheduledRequest]:
         """Streams that outlast the long prompt: every chunk leaves time for one of their tokens."""
-        num_chunks = 1 if chunk is None else -(-self._plan.prompt_tokens // chunk)
+        num_chunks = self._num_chunks(chunk)
         before = int((_LEAD_S + 2 * self._first_tokens_s()) / max(self._step_s(), 1e-3))
         tokens = before + 2 * num_chunks + 16
         return [

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from engine.core.errors import TraceError
 from loadtests.errors import ProfileError
-from loadtests.offered import build_schedule
-from loadtests.profile import Profile, TraceSource
-from loadtests.profiles import load_profile, profile_names
-from loadtests.recorded import Recorded, read_recorded
-from loadtests.replay import ReplayOptions
-from loadtests.schedule import Schedule, Sizing
-from loadtests.trace_profiles import build_trace_schedule, find_trace
+from loadtests.traffic.offered_load import build_schedule
+from loadtests.traffic.profile import Profile, TraceSource
+from loadtests.traffic.profiles import load_profile, profile_names
+from loadtests.traffic.recorded import Recorded, read_recorded
+from loadtests.traffic.replay import ReplayOptions
+from loadtests.traffic.schedule import Schedule, Sizing
+from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace
 from tuner.errors import TunerError
 
 # A study makes about this many full runs (baseline, rule of thumb, searches, confirmations); the rest of

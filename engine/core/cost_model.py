@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,8 +40,6 @@ class Work:
 
     def features(self) -> tuple[float, ...]:
         """The values above, in `CostModel`'s order of terms."""
-        # By hand, as the coefficients below: `dataclasses.astuple` takes a hundred times as long, and a paced
-        # plan asks for 64 steps.
         return (
             self.num_chunks,
             self.prefill_tokens,
@@ -70,12 +67,14 @@ class Work:
     @classmethod
     def of_step(cls, depths: Iterable[int], chunks: Iterable[PrefillChunk], one_pass: bool) -> Self:
         """Args: depths: KV tokens of each row that writes; one_pass: as of the model."""
-        reading, writing = cls.of_prefill(chunks), cls.of_decode(depths)
-        return reading + (writing.beside_chunks(one_pass) if reading.num_chunks else writing)
+        chunks, writing = tuple(chunks), cls.of_decode(depths)
+        return cls.of_prefill(chunks) + writing.beside_chunks(one_pass) if chunks else writing
 
     def beside_chunks(self, one_pass: bool) -> Self:
         """Rows that write, as they count in a step that reads."""
-        return dataclasses.replace(self, num_decodes=0) if one_pass else self
+        if not one_pass:
+            return self
+        return type(self)(decode_rows=self.decode_rows, decode_kv_tokens=self.decode_kv_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,21 @@ class CostModel:
     decode_kv_token_s: float
 
     def seconds(self, work: Work) -> float:
-        return math.fsum(c * f for c, f in zip(self.coefficients(), work.features(), strict=True))
+        # By hand: a paced plan asks for 64 steps, and simulations of hours for hundreds of thousands.
+        return math.fsum(
+            (
+                self.chunk_s * work.num_chunks,
+                self.prefill_token_s * work.prefill_tokens,
+                self.prefill_token_depth_s * work.prefill_token_depths,
+                self.decode_s * work.num_decodes,
+                self.decode_row_s * work.decode_rows,
+                self.decode_kv_token_s * work.decode_kv_tokens,
+            )
+        )
+
+    def writing_seconds(self, num_rows: int, kv_tokens: int) -> float:
+        """`seconds` of a step that only writes."""
+        return math.fsum((self.decode_s, self.decode_row_s * num_rows, self.decode_kv_token_s * kv_tokens))
 
     def coefficients(self) -> tuple[float, ...]:
         return (

@@ -35,4 +35,4 @@ class TraceError(EvenflowError):
 
 
 class FitError(EvenflowError):
-    """Too few step records to fit a cost model."""
+    """Too few step records to fit a cost model, or none that explains them."""

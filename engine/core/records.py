@@ -5,10 +5,10 @@ The live load test and the simulator both produce these; `engine.core.report` co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, overload
 
 
 class Outcome(StrEnum):
@@ -42,6 +42,27 @@ class ContentEvent:
     emitted_at_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens(Sequence[ContentEvent]):
+    """Events of one token each, read when they were emitted: an hour of traffic has millions of them, so
+    they are kept as their instants.
+    """
+
+    at_s: Sequence[float]
+
+    def __len__(self) -> int:
+        return len(self.at_s)
+
+    @overload
+    def __getitem__(self, index: int) -> ContentEvent: ...
+    @overload
+    def __getitem__(self, index: slice) -> Tokens: ...
+    def __getitem__(self, index: int | slice) -> ContentEvent | Tokens:
+        if isinstance(index, slice):
+            return Tokens(self.at_s[index])
+        return ContentEvent(self.at_s[index], 1, self.at_s[index])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """One scheduled request. Instants are seconds from the run's start on the client's clock.
@@ -65,7 +86,7 @@ class RequestRecord:
     outcome: Outcome
     ended_at_s: float
     sent_at_s: float | None = None
-    events: tuple[ContentEvent, ...] = ()
+    events: Sequence[ContentEvent] = ()
     prompt_tokens: int | None = None
     cached_tokens: int = 0
     output_tokens: int = 0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.quantiles import nearest_rank, wilson_interval
-from engine.core.records import LOST, Outcome, RequestRecord
-from engine.core.slo import Slo, SloClass
+from engine.core.records import LOST, Outcome, RequestRecord, Tokens
+from engine.core.slo import Slo
 
 _SERVED = (Outcome.COMPLETED, Outcome.CANCELLED)
 
@@ -59,15 +59,22 @@ def dispatch_lag(record: RequestRecord) -> float | None:
 
 def pauses(record: RequestRecord) -> tuple[Pause, ...]:
     """Every gap between content events, and the open gap of a stream that did not finish."""
-    events = record.events
-    closed = [
-        Pause(record.id, later.at_s, later.at_s - earlier.at_s, index)
-        for index, (earlier, later) in enumerate(itertools.pairwise(events), start=1)
-    ]
-    if not events or not _is_cut(record):
-        return tuple(closed)
-    open_s = max(0.0, record.ended_at_s - events[-1].at_s)
-    return (*closed, Pause(record.id, record.ended_at_s, open_s, None))
+    return tuple(_pause(record, index, seconds) for index, seconds in enumerate(_gaps(record), start=1))
+
+
+def _gaps(record: RequestRecord) -> list[float]:
+    """The seconds of `pauses`: an hour of traffic has millions, and few are looked at closely."""
+    instants = record.events.at_s if isinstance(record.events, Tokens) else [e.at_s for e in record.events]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(instants)]
+    if instants and _is_cut(record):
+        gaps.append(max(0.0, record.ended_at_s - instants[-1]))
+    return gaps
+
+
+def _pause(record: RequestRecord, index: int, seconds: float) -> Pause:
+    if index == len(record.events):
+        return Pause(record.id, record.ended_at_s, seconds, None)
+    return Pause(record.id, record.events[index].at_s, seconds, index)
 
 
 def _is_cut(record: RequestRecord) -> bool:
@@ -77,7 +84,8 @@ def _is_cut(record: RequestRecord) -> bool:
 
 def worst_pause(record: RequestRecord) -> Pause | None:
     """The longest gap; None (not zero) when the stream has none."""
-    return max(pauses(record), key=lambda pause: pause.seconds, default=None)
+    gaps = _gaps(record)
+    return _pause(record, gaps.index(max(gaps)) + 1, max(gaps)) if gaps else None
 
 
 def itl_samples(record: RequestRecord) -> list[tuple[float, int]]:
@@ -93,6 +101,30 @@ def tpot(record: RequestRecord) -> float | None:
         return None
     tokens = record.output_tokens - record.events[0].num_tokens
     return (record.events[-1].at_s - record.events[0].at_s) / tokens if tokens > 0 else None
+
+
+def prefill_overhead(prefill_s: float, alone_s: float) -> float:
+    """What chunking and company cost a prompt's reading: 0.13 is 13 % longer.
+
+    Args:
+        prefill_s: from the start of reading to the first token.
+        alone_s: the same of the same prompt, unchunked, with nobody else there; above 0.
+    """
+    return prefill_s / alone_s - 1.0
+
+
+def chunking_efficiency(alone_s: float, decode_s: float, ttft_s: float) -> float:
+    """The share of a chunked prompt's TTFT that had to be: 1.0 is the limit.
+
+    A server that writes tokens in the same pass as it reads a chunk needs less for both than for one after
+    the other, and so may pass it.
+
+    Args:
+        alone_s: prefill time of the same prompt, unchunked, with nobody else there.
+        decode_s: of the decode steps that had to run meanwhile, each by itself.
+        ttft_s: as measured; above 0.
+    """
+    return (alone_s + decode_s) / ttft_s
 
 
 def is_long(record: RequestRecord, long_prompt_tokens: int) -> bool:
@@ -119,51 +151,6 @@ def meets(record: RequestRecord, slo: Slo, long_prompt_tokens: int) -> bool:
     pause = worst_pause(record)
     in_time = target is None or scored_ttft(record) <= target
     return in_time and (pause is None or pause.seconds <= slo.pause_s)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassAttainment:
-    """How many requests of a class got what it promises.
-
-    Attributes:
-        num_met: succeeded within both limits, of `num_scheduled`.
-        low, high: of the share, its 95 % interval (Wilson).
-    """
-
-    name: str
-    slo: Slo
-    num_scheduled: int
-    num_met: int
-    low: float
-    high: float
-
-    @property
-    def attainment(self) -> float:
-        return self.num_met / self.num_scheduled if self.num_scheduled else 0.0
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return dataclasses.asdict(self) | {"attainment": self.attainment}
-
-
-def attainment_by_class(
-    records: Iterable[RequestRecord], classes: Iterable[SloClass], pause_s: float
-) -> tuple[ClassAttainment, ...]:
-    """The attainment of every class, warm-up left out.
-
-    Args:
-        pause_s: limit of the classes that have none of their own.
-    """
-    measured = [record for record in records if record.measured]
-    return tuple(
-        _attainment(one.name, one.slo(pause_s), [r for r in measured if r.slo_class == one.name])
-        for one in classes
-    )
-
-
-def _attainment(name: str, slo: Slo, records: Sequence[RequestRecord]) -> ClassAttainment:
-    met = sum(meets(record, slo, 0) for record in records)  # one TTFT limit, for long ones and others
-    return ClassAttainment(name, slo, len(records), met, *wilson_interval(met, len(records)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +264,7 @@ def _pause_numbers(records: Sequence[RequestRecord], limit_s: float) -> dict[str
 
 
 def _pause_rate(records: Sequence[RequestRecord], limit_s: float) -> float | None:
-    gaps = [pause.seconds for record in records for pause in pauses(record)]
+    gaps = [gap for record in records for gap in _gaps(record)]
     minutes = math.fsum(gaps) / 60  # a stream's gaps add up to the time it streamed
     return sum(gap > limit_s for gap in gaps) / minutes if minutes > 0 else None
 

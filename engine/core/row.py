@@ -35,7 +35,7 @@ class Row:
 
     @property
     def num_unread(self) -> int:
-        return self.request.num_prompt_tokens - self.num_prefilled
+        return len(self.request.prompt) - self.num_prefilled  # asked of every row at every step
 
     @property
     def num_uncached(self) -> int:

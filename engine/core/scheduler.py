@@ -164,7 +164,7 @@ class Scheduler:
             events: list[Event] = []
             for request_id, token in settled.tokens_by_request():
                 if row := self._running.get(request_id):
-                    events += self._take_token(row, token, settled.step, now_s)
+                    self._take_token(row, token, settled.step, now_s, events)
             record = StepRecord(
                 settled.step, settled.generation, now_s, duration_s, work, settled.prefill,
                 len(self._running), len(self._waiting),
@@ -189,9 +189,12 @@ class Scheduler:
 
     def _starting(self) -> list[Row]:
         """The head of the queue, as far as slots and KV last: what the next plan starts."""
+        waiting = self._waiting[: max(0, self._config.max_running_requests - len(self._running))]
+        if not waiting:
+            return []
         starting: list[Row] = []
         budget = admission.kv_budget_tokens(self._config, self._model) - self._promised_kv()
-        for row in self._waiting[: max(0, self._config.max_running_requests - len(self._running))]:
+        for row in waiting:
             # A budget lowered below what one waiting request needs must not lock the queue for ever.
             needed = self._model.kv_tokens(row.request)
             if needed > budget and (self._running or starting):
@@ -254,15 +257,14 @@ class Scheduler:
             self._log.note(now_s, PauseCause(self._step, PauseKind.HOST, now_s - self._settled_at_s))
         self._settled_at_s = now_s
 
-    def _take_token(self, row: Row, token: int, step: int, now_s: float) -> list[Event]:
+    def _take_token(self, row: Row, token: int, step: int, now_s: float, events: list[Event]) -> None:
         request, timeline = row.request, row.timeline
-        if token in request.stop_tokens and timeline.num_output_tokens >= request.min_tokens:
-            return [self._end(row, FinishReason.STOP, now_s)]
-        timeline.on_token(now_s, self._log)
-        events: list[Event] = [TokenEvent(request.id, token, step, now_s)]
-        if timeline.num_output_tokens == request.max_tokens:
-            events.append(self._end(row, FinishReason.LENGTH, now_s))
-        return events
+        stops = token in request.stop_tokens and timeline.num_output_tokens >= request.min_tokens
+        if not stops:
+            timeline.on_token(now_s, self._log)
+            events.append(TokenEvent(request.id, token, step, now_s))
+        if stops or timeline.num_output_tokens == request.max_tokens:
+            events.append(self._end(row, FinishReason.STOP if stops else FinishReason.LENGTH, now_s))
 
     def _end(self, row: Row, reason: FinishReason, now_s: float) -> FinishedEvent:
         if self._running.pop(row.request.id, None):

@@ -19,6 +19,7 @@ from engine.core.json_text import parse_json
 from engine.core.step_json import step_to_mapping
 from engine.server.auth import AdminGuard
 from engine.server.errors import ApiError
+from engine.server.lease import Lease, lease_seconds
 from engine.server.service import Service
 from engine.server.stats import summarize
 from engine.server.wire import read_bounded
@@ -26,7 +27,7 @@ from engine.server.wire import read_bounded
 _log = logging.getLogger(__name__)
 _MAX_CONFIG_BYTES = 1 << 16
 _MAX_GENERATION_DIGITS = 18
-_ENVELOPE = {"config", "who", "why", "keep", "generation", "schema"}
+_ENVELOPE = {"config", "who", "why", "keep", "lease_s", "generation", "schema"}
 
 
 class AdminRoutes:
@@ -34,17 +35,22 @@ class AdminRoutes:
 
     Who changes the config and why is said in the headers `x-evenflow-who` and `x-evenflow-why`, as query
     parameters `who` and `why`, or in a body `{"config": {…}, "who": …, "why": …}`; the knobs alone are a
-    body too. With `x-evenflow-keep: 1` (`"keep": true`) a change is kept at once.
+    body too. With `x-evenflow-keep: 1` (`"keep": true`) a change is kept at once. With
+    `x-evenflow-lease-s: 120` (`"lease_s": 120`) it is on loan: after so many seconds without a renewal the
+    config before it is in force again, whatever became of the program that put it there.
     """
 
     def __init__(self, service: Service, guard: AdminGuard) -> None:
         self._service = service
         self._store = service.store
         self._saving = asyncio.Lock()
+        self._lease = Lease(lambda *when: asyncio.get_running_loop().call_later(*when), self._end_lease)
+        self._ending: asyncio.Task[None] | None = None
         router = self.router = APIRouter(prefix="/admin", dependencies=[Depends(guard)])
         router.get("/config")(self.read_config)
         router.put("/config")(self.put_config)
         router.patch("/config")(self.patch_config)
+        router.post("/config/lease")(self.renew_lease)
         router.post("/config/rollback")(self.rollback)
         router.post("/config/verdict")(self.judge)
         router.get("/config/history")(self.history)
@@ -57,12 +63,25 @@ class AdminRoutes:
         return _config_response(self._store.current, schema=config_schema())
 
     async def put_config(self, request: Request) -> JSONResponse:
-        """Replaces the config; knobs that are not named take their defaults."""
+        """Replaces the config; knobs that are not named take their defaults. An empty one is refused: whoever
+        sends it has hardly meant to reset every knob.
+        """
         return await self._change(request, onto_current=False)
 
     async def patch_config(self, request: Request) -> JSONResponse:
         """Changes the named knobs."""
         return await self._change(request, onto_current=True)
+
+    async def renew_lease(self, request: Request) -> JSONResponse:
+        """Starts the countdown of a config on loan again: `{"generation": N, "lease_s": 120}`."""
+        body = await _read_object(request)
+        current, seconds = self._store.current, lease_seconds(body.get("lease_s"))
+        if not current.leased or body.get("generation") != current.generation:
+            held = "on loan" if current.leased else "not on loan"
+            message = f"generation {current.generation} is in force, {held}; there is no other to renew"
+            raise ApiError(409, message, code="not_leased")
+        self._lease.renew(seconds)
+        return JSONResponse({"generation": current.generation, "lease_s": seconds})
 
     async def rollback(self, request: Request) -> JSONResponse:
         """Puts the config that was kept last before the current one back, as a new generation."""
@@ -150,19 +169,34 @@ class AdminRoutes:
         body = await _read_object(request)
         who, why = _who_why(request, body)
         values = body["config"] if _is_envelope(body) else body
-        keep = request.headers.get("x-evenflow-keep") == "1" or (
-            _is_envelope(body) and body.get("keep") is True
-        )
+        if not values and not onto_current:
+            message = "PUT wants the whole config, as GET /admin/config gives it; PATCH changes part of it"
+            raise ApiError(400, message, code="empty_config")
+        keep, lease_s = _keep(request, body), _wanted_lease_s(request, body)
+        if keep and lease_s is not None:
+            raise ApiError(400, "a change is either kept or on loan, not both", code="invalid_value")
         try:
-            change = self._store.replace(values, generation, who, why, onto_current=onto_current, keep=keep)
+            change = self._store.replace(
+                values, generation, who, why, onto_current=onto_current, keep=keep, leased=lease_s is not None
+            )
         except StaleGenerationError as error:
             raise self._stale(error) from None
         except ConfigError as error:
             details = {"problems": list(error.problems)}
             raise ApiError(422, str(error), code="invalid_config", details=details) from None
-        return await self._apply(change)
+        return await self._apply(change, lease_s)
 
-    async def _apply(self, change: ConfigChange) -> JSONResponse:
+    def _end_lease(self) -> None:
+        change = self._store.end_lease()
+        if change is not None:
+            _log.warning("%s; back to the config before it, as generation %d", change.why, change.generation)
+            self._service.apply_config()
+            self._ending = asyncio.get_running_loop().create_task(self._save())
+
+    async def _apply(self, change: ConfigChange, lease_s: float | None = None) -> JSONResponse:
+        self._lease.cancel()
+        if lease_s is not None:
+            self._lease.renew(lease_s)
         self._service.apply_config()
         await self._save()
         return _config_response(change)
@@ -205,6 +239,21 @@ def _judgement(body: dict[str, Any]) -> tuple[int, Verdict]:
         message = f"wanted: generation (a number) and verdict (one of {', '.join(Verdict)})"
         raise ApiError(400, message, code="invalid_value")
     return generation, Verdict(verdict)
+
+
+def _keep(request: Request, body: dict[str, Any]) -> bool:
+    return request.headers.get("x-evenflow-keep") == "1" or (_is_envelope(body) and body.get("keep") is True)
+
+
+def _wanted_lease_s(request: Request, body: dict[str, Any]) -> float | None:
+    """None when the change is not on loan."""
+    header = request.headers.get("x-evenflow-lease-s")
+    if header is None:
+        return lease_seconds(body["lease_s"]) if _is_envelope(body) and "lease_s" in body else None
+    try:
+        return lease_seconds(float(header))
+    except ValueError:
+        return lease_seconds(header)
 
 
 def _is_envelope(body: dict[str, Any]) -> bool:

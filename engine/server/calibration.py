@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.core.cost_model import CostModel
 from engine.core.errors import FitError
 from engine.core.events import StepRecord
 from engine.server.stats import Log
+
+if TYPE_CHECKING:
+    from engine.core.cost_fit import Fit
 
 _log = logging.getLogger(__name__)
 _FIRST = (32, 64, 128, 256)
@@ -31,7 +35,7 @@ class Calibrator:
         self,
         steps: Log[StepRecord],
         calibrate: Callable[[CostModel], None],
-        keep: Callable[[CostModel], None],
+        keep: Callable[[Fit], None],
     ) -> None:
         self._keep = keep
         self._steps = steps
@@ -44,21 +48,23 @@ class Calibrator:
 
     async def _refit(self) -> None:
         try:
-            costs = await asyncio.to_thread(_fit, self._steps.snapshot())
+            fit = await asyncio.to_thread(_fit, self._steps.snapshot())
         except FitError as error:
             _log.debug("no new cost model: %s", error)
             return
-        self._calibrate(costs)
+        self._calibrate(fit.costs)
         try:
-            await asyncio.to_thread(self._keep, costs)
+            await asyncio.to_thread(self._keep, fit)
         except OSError as error:
             _log.warning("the cost model could not be saved: %s", error)
 
 
-def _fit(records: list[StepRecord]) -> CostModel:
+def _fit(records: list[StepRecord]) -> Fit:
     reading = [record for record in records if record.prefill]
     writing = [record for record in records if not record.prefill]
     # Here, because numpy would cost every start of the command line a tenth of a second.
     from engine.core.cost_fit import fit_cost_model
 
-    return fit_cost_model(reading[-_RECENT:] + writing[-_RECENT:]).costs
+    fit = fit_cost_model(reading[-_RECENT:] + writing[-_RECENT:])
+    fit.check()
+    return fit

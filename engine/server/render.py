@@ -95,6 +95,7 @@ class EventRenderer:
     ) -> None:
         head = {"id": request_id, "object": shape.piece, "created": int(time.time()), "model": model}
         # An event costs one dump of its text; the rest is made once.
+        self._id = request_id
         self._prefix = "data: " + json.dumps(head)[:-1] + ', "choices": ['
         self._shape = shape
         self._options = options
@@ -116,7 +117,8 @@ class EventRenderer:
         if self._options.include_usage:
             events.append(("", self._extras(0, end.step, ended_at_s) | {"usage": self._usage()}))
         if self._options.include_timings:
-            events[-1][1]["timings"] = timings(end.timeline)
+            # By this id its chunks are found in the step records, whatever the client calls the request.
+            events[-1][1]["timings"] = {"id": self._id} | timings(end.timeline)
         return b"".join(self._event(*event) for event in events) + DONE
 
     def _extras(self, num_tokens: int, step: int, emitted_at_s: float) -> dict[str, Any]:

@@ -112,7 +112,9 @@ class Service:
         self.metrics = Metrics(lambda: self.engine.occupancy)
         self.metrics.generation.set(current.generation)
         self._calibrator = Calibrator(
-            self.steps, self.engine.calibrate, lambda costs: self._learned.save(self._model_name, costs)
+            self.steps,
+            self.engine.calibrate,
+            lambda fit: self._learned.save(self._model_name, fit.costs, fit.errors),
         )
 
     # -- life ----------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import count, repeat
 from typing import Protocol
 
 from engine.core.cost_model import CostModel, Work
@@ -44,8 +44,10 @@ def say_nothing(request: Request) -> Iterator[int]:
     return repeat(TOKEN)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ticket:
+@dataclass(slots=True)
+class Ticket:
+    """A launched step: when it ends, and the tokens it brings."""
+
     ends_at_s: float
     tokens: tuple[int, ...]
 
@@ -103,25 +105,49 @@ class SimExecutor:
         self.depths.pop(request_id, None)
         self._answers.pop(request_id, None)
 
-    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> _Ticket:
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> Ticket:
         for request_id in decode:
             self.depths[request_id] += 1
         for chunk in prefill:
             self.depths[chunk.request_id] += chunk.num_tokens
         depths = [self.depths[request_id] for request_id in decode]
         work = Work.of_step(depths, prefill, self._model.one_pass)
-        starts_at_s = max(self._free_at_s, self._clock())
-        self._free_at_s = starts_at_s + self._costs.seconds(work) * self._noise()
+        self._free_at_s = self._ends_at_s(self._costs.seconds(work))
         completed = [chunk.request_id for chunk in prefill if chunk.completes_prompt]
-        return _Ticket(self._free_at_s, tuple(next(self._answers[i]) for i in (*decode, *completed)))
+        return Ticket(self._free_at_s, tuple(next(self._answers[i]) for i in (*decode, *completed)))
 
-    def launch_rest(self, ticket: _Ticket) -> None:
+    def _ends_at_s(self, seconds: float) -> float:
+        """When work ends that is launched now and is predicted to take so long."""
+        return max(self._free_at_s, self._clock()) + seconds * self._noise()
+
+    def repeat(self, work: Work, launched: Ticket | None) -> Iterator[float]:
+        """Launches steps that write the same rows, one for each instant taken from here, and waits: for it,
+        or for the one that is launched already, whose place it then takes. Answers must be the same token
+        always, and `deepen` must follow.
+
+        Args:
+            work: of the first; each later one finds one token more in every row.
+        """
+        for kv_tokens in count(work.decode_kv_tokens, work.decode_rows):
+            self._free_at_s = self._ends_at_s(self._costs.writing_seconds(work.decode_rows, kv_tokens))
+            at_s = launched.ends_at_s if launched else self._free_at_s
+            if launched:
+                launched.ends_at_s = self._free_at_s
+            self._clock.advance_to(at_s)
+            yield at_s
+
+    def deepen(self, decode: Iterable[str], num_tokens: int) -> None:
+        """Counts what `repeat` has written to these rows, to each so many tokens."""
+        for request_id in decode:
+            self.depths[request_id] += num_tokens
+
+    def launch_rest(self, ticket: Ticket) -> None:
         """All of it was launched."""
 
-    def wait_nearly(self, ticket: _Ticket) -> None:
+    def wait_nearly(self, ticket: Ticket) -> None:
         self._clock.advance_to(ticket.ends_at_s)
 
-    def wait(self, ticket: _Ticket) -> tuple[int, ...]:
+    def wait(self, ticket: Ticket) -> tuple[int, ...]:
         self._clock.advance_to(ticket.ends_at_s)
         return ticket.tokens
 

@@ -89,7 +89,7 @@ def examine(trace: Trace, questions: Questions | None = None) -> Examination:
     columns = read_columns(trace.rows, reuse)
     if not len(columns.t):
         raise TraceError(f"{trace.name}: the trace holds no request")
-    faults = clock_faults(columns.t[columns.usable])
+    faults = clock_faults(columns.t[columns.usable], trace.by_end)
     stamps = _in_one_unit(columns.t, faults)
     coming = arrivals(np.sort(stamps))
     longest_tenth = int(np.sort(columns.prompt)[max(1, int(np.ceil(LONG_SHARE * len(columns.t)))) - 1])

@@ -73,7 +73,7 @@ def _clock(t: np.ndarray, faults: ClockFaults, seed: int) -> Iterator[Finding]:
             "divided by 1000 where that lies nearer to the row before, then sorted by time",
         )
     else:
-        late = faults.num_late
+        late = 0 if faults.by_end else faults.num_late
         yield Finding(
             "unsorted", late, f"{late:,} requests are stamped earlier than one before them", "sorted by time"
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import repeat
+from itertools import repeat, takewhile
 from statistics import stdev
 from zlib import adler32, crc32
 
@@ -66,15 +66,14 @@ class PrefixReuse:
         block = self.block_tokens or prompt_tokens / len(keys)
         if self.one_in > 1:
             keys = self._sampled(keys)
-        new = [key for key in keys if key not in self._seen]
-        num_known = keys.index(new[0]) if new else len(keys)
+        num_known = len(list(takewhile(self._seen.__contains__, keys)))
         if self.one_in == 1:
             self._exact_tokens += min(num_known * block, prompt_tokens)
         else:
             for key in keys[:num_known]:
                 part = (key * _MIX & _LOW) * self.one_in * _PARTS >> 32
                 self._sampled_tokens[part] += self.one_in * block
-        self._seen.update(new)
+        self._seen.update(keys[num_known:])
         if len(self._seen) > self._max_names:
             self._halve()
 

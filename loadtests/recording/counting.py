@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from engine.core.json_text import parse_json
+from loadtests.client.target import Target, call
 from loadtests.errors import TargetError
-from loadtests.target import Target, call
 
 _HELLO = [{"role": "user", "content": "Hello"}]
 _TIMEOUT = dict.fromkeys(("connect", "read", "write", "pool"), 10.0)

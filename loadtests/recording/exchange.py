@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from engine.core.json_text import parse_json
 from engine.core.trace import TraceOriginal
-from loadtests.sse import SseParser, StreamState
+from loadtests.client.sse import SseParser, StreamState
 
 _MAX_WHOLE_BYTES = 16 << 20
 _BAD_FINISHES = ("error", "failed", "aborted", "abort")

@@ -1,4 +1,8 @@
-"""A recording on disk: one file, or numbered parts of it."""
+"""A recording on disk: one file, or numbered parts of it.
+
+`engine.recording.lines` opens and writes files as this does, but may not be imported from here; what can be
+shared without touching the disk is in `engine.core.trace_parts`.
+"""
 
 from __future__ import annotations
 

@@ -108,6 +108,6 @@ def names_of(source: Source, number: int, ids: Any) -> tuple[str, ...]:
     """
     if ids is None:
         return ()
-    if not isinstance(ids, list) or not {type(item) for item in ids} <= {int, str}:
+    if not isinstance(ids, list) or not set(map(type, ids)) <= {int, str}:
         source.fail(number, "hash_ids", "a list of block hashes", ids)
     return tuple(map(str, ids))

@@ -108,7 +108,8 @@ def _survey(path: Path, reading: Reading) -> _Input:
         ids.append(hash(row.id))
         num_owned += row.user is not None or row.session is not None
     has_duplicates = len(np.unique(ids)) < len(ids)
-    return _Input(path, trace.format, trace.header, fixes.clock_faults(stamps), has_duplicates, num_owned)
+    faults = fixes.clock_faults(stamps, trace.by_end)
+    return _Input(path, trace.format, trace.header, faults, has_duplicates, num_owned)
 
 
 _Value = TypeVar("_Value")
@@ -153,7 +154,8 @@ class _Converter:
         trace = open_trace(item.path, self.reading)
         faults = item.faults
         if not self.wanted.mend:
-            faults = ClockFaults(num_late=faults.num_late) if len(self.inputs) > 1 else ClockFaults()
+            is_sorted = len(self.inputs) > 1  # merging needs it
+            faults = ClockFaults(num_late=faults.num_late if is_sorted else 0, by_end=faults.by_end)
         rows = fixes.mend(trace.rows, faults, self.reading.seed, self.notes, order=sorted_rows)
         if item.tag:
             rows = renamed(rows, lambda name: f"{item.tag}{name}")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.core.errors import TraceError
+from loadtests.client.target import Target, call, model_name
 from loadtests.errors import TargetError
-from loadtests.target import Target, call, model_name
 from loadtests.traces.reading import TokenCounter
 
 

@@ -77,6 +77,11 @@ class Trace:
     notes: Notes = field(default_factory=Notes)
     name: str = ""
 
+    @property
+    def by_end(self) -> bool:
+        """Rows lie in the order of their ends: recorders write a row when its request is over."""
+        return self.format == evenflow.NAME
+
 
 def open_trace(path: Path | str, reading: Reading | None = None) -> Trace:
     """Reads the file's beginning, says what it is, and yields its rows as they are asked for.

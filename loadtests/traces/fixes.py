@@ -64,25 +64,31 @@ class ClockFaults:
     Attributes:
         first_s: the earliest stamp.
         num_late: rows stamped earlier than one before them.
+        by_end: they lie in the order of their ends, so that being late is no fault.
         mixed_units: some stamps are milliseconds among seconds.
         step_s: nine tenths of the stamps are multiples of this many whole seconds; 0 when they are not.
     """
 
     first_s: float = 0.0
     num_late: int = 0
+    by_end: bool = False
     mixed_units: bool = False
     step_s: int = 0
 
 
-def clock_faults(stamps: Sequence[float] | np.ndarray) -> ClockFaults:
-    """Looks at the stamps (seconds, in file order) of the rows that can be replayed."""
+def clock_faults(stamps: Sequence[float] | np.ndarray, by_end: bool = False) -> ClockFaults:
+    """Looks at the stamps (seconds, in file order) of the rows that can be replayed.
+
+    Args:
+        by_end: a file of this kind holds its rows in the order of their ends.
+    """
     t = np.asarray(stamps, dtype=float)
     if not len(t):
         return ClockFaults()
     late = int(np.count_nonzero(t < np.maximum.accumulate(t)))
     mixed = _has_mixed_units(t)
     step_s = 0 if mixed else _step_s(t)
-    return ClockFaults(first_s=float(t.min()), num_late=late, mixed_units=mixed, step_s=step_s)
+    return ClockFaults(first_s=float(t.min()), num_late=late, by_end=by_end, mixed_units=mixed, step_s=step_s)
 
 
 def _has_mixed_units(t: np.ndarray) -> bool:
@@ -130,9 +136,8 @@ def mend(rows: Rows, faults: ClockFaults, seed: int, notes: Notes, order: Order 
     if faults.mixed_units:
         rows = one_unit(rows, faults.first_s, notes)
     if faults.num_late or faults.mixed_units:
-        notes.count(
-            "requests were out of order; sorted by time", 0 if faults.mixed_units else faults.num_late
-        )
+        is_fault = not faults.mixed_units and not faults.by_end
+        notes.count("requests were out of order; sorted by time", faults.num_late if is_fault else 0)
         rows = order(rows) if order else in_order(rows)
     return spread(rows, faults.step_s, seed, notes) if faults.step_s else rows
 

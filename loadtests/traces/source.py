@@ -101,6 +101,8 @@ class Source:
 
     def whole(self, number: int, field: str, value: Any) -> int:
         """A count of tokens, or another whole number from 0."""
+        if type(value) is int and value >= 0:
+            return value
         if isinstance(value, str) and value.isdecimal():
             return int(value)
         count = self._number(number, field, value, "a whole number from 0")
@@ -110,6 +112,8 @@ class Source:
 
     def seconds(self, number: int, field: str, value: Any) -> float:
         """A number of seconds (or of the format's own unit) from 0."""
+        if type(value) is float and 0.0 <= value < math.inf:
+            return value
         seconds = self._number(number, field, value, "a number from 0")
         return seconds if seconds >= 0 else self.fail(number, field, "a number from 0", value)
 

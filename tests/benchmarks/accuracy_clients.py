@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from loadtests.run import LoadResult, run_load
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 
 SPAWN = multiprocessing.get_context("spawn")
 Gaps = Mapping[int, Sequence[float]]

@@ -27,8 +27,8 @@ from multiprocessing.connection import Connection
 
 from engine.core.quantiles import nearest_rank
 from engine.core.report import dispatch_lag
-from loadtests.schedule import ScheduledRequest
-from loadtests.scripted import DONE, ROLE_ONLY, Script, ScriptedServer, Write, event, text
+from loadtests.selftest.scripted_server import DONE, ROLE_ONLY, Script, ScriptedServer, Write, event, text
+from loadtests.traffic.schedule import ScheduledRequest
 from tests.benchmarks.accuracy_clients import SPAWN, Client, Gaps, clients, gaps, play
 
 EVENT_EVERY_S = 0.02

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.core.quantiles import nearest_rank
-from loadtests.replay import schedule_from_trace
 from loadtests.run import LoadResult
+from loadtests.traffic.replay import schedule_from_trace
 from tests.loadtests.recordings import BLOCK, arrivals, lengths, record, sharing, team_traffic
 
 

@@ -1,7 +1,7 @@
 """The published sample traces, each converted to our format, replayed for a minute at a scale that fits a
 simulated engine, recorded again, and compared with what was to be sent.
 
-    EVENFLOW_TRACES=FOLDER python -m tests.benchmarks.trace_samples [--seconds 60]
+    EVENFLOW_TRACES=FOLDER python -m tests.benchmarks.trace_samples [--profiles trace-azure]
 """
 
 from __future__ import annotations
@@ -14,32 +14,46 @@ from pathlib import Path
 
 from engine.core.quantiles import nearest_rank
 from engine.core.trace import TraceRow
+from loadtests.client.target import Target
 from loadtests.errors import ProfileError
-from loadtests.profile import Profile
-from loadtests.profiles import load_profile, profile_names
-from loadtests.prompts import PromptBook
-from loadtests.quick_size import size_up
-from loadtests.recorded import read_recorded
+from loadtests.play.quick_size import size_up
 from loadtests.run import LoadResult, run_load
-from loadtests.schedule import Schedule, ScheduledRequest
-from loadtests.target import Target
-from loadtests.trace_profiles import build_trace_schedule, find_trace
+from loadtests.synthesis.prompts import PromptBook
 from loadtests.traces.convert import Conversion, convert
 from loadtests.traces.reading import Reading
+from loadtests.traffic.profile import Profile
+from loadtests.traffic.profiles import load_profile, profile_names
+from loadtests.traffic.recorded import read_recorded
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace
 from tests.loadtests.recordings import BLOCK, read
 from tests.tuner.engines import sim_engine
 
 _SLO_PAUSE_S = 0.5
+# An engine that was just started takes itself for slow, and refuses long prompts, until it has learnt better
+# from steps of its own: some hundred, eight of which read.
+_LEARNING = Schedule(
+    name="learning",
+    seed=1,
+    requests=tuple(
+        ScheduledRequest(id=str(n), at_s=0.6 * n, prompt_tokens=200 * (n + 1), max_tokens=40, prompt_seed=n)
+        for n in range(10)
+    ),
+    duration_s=6.0,
+    grace_s=60.0,
+    long_prompt_tokens=1 << 20,
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    seconds = parser.parse_args().seconds
-    for profile in map(load_profile, profile_names()):
+    parser.add_argument("--profiles", nargs="+", choices=profile_names(), default=profile_names())
+    arguments = parser.parse_args()
+    for profile in map(load_profile, arguments.profiles):
         if profile.trace is not None:
             with tempfile.TemporaryDirectory() as directory:
-                _sample(profile, profile.trace.file, Path(directory), seconds)
+                _sample(profile, profile.trace.file, Path(directory), arguments.seconds)
 
 
 def _sample(profile: Profile, file: str, directory: Path, seconds: float) -> None:
@@ -54,6 +68,7 @@ def _sample(profile: Profile, file: str, directory: Path, seconds: float) -> Non
     print(f"converted    {num_rows} requests")
     with sim_engine(directory, "--record", str(recording)) as url:
         target = Target(url)
+        run_load(_LEARNING, target)
         sizing = size_up(target, PromptBook(target), _SLO_PAUSE_S)
         schedule = build_trace_schedule(profile, read_recorded(converted), 1, sizing, seconds)
         num_before = len(read(recording)) if recording.exists() else 0
@@ -71,6 +86,8 @@ def _compare(schedule: Schedule, result: LoadResult, rows: list[TraceRow]) -> No
     lags = [record.sent_at_s - record.scheduled_at_s for record in sent if record.sent_at_s is not None]
     print("scale        " + "; ".join((*schedule.notes, *result.notes)))
     print(f"requests     {len(rows)} recorded of {len(requests)} in {schedule.duration_s:.0f} s")
+    became = Counter(record.outcome.value for record in result.records)
+    print("outcomes     " + ", ".join(f"{number} {outcome}" for outcome, number in became.items()))
     print(f"lengths      {(Counter(planned) & Counter(seen)).total()} prompts and answers exact")
     wanted, found = _reuse_of_requests(requests), _reuse(row.prefix for row in rows)
     alike = sum(abs(a - b * BLOCK) < BLOCK for a, b in zip(wanted, found, strict=False))

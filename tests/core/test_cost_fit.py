@@ -65,7 +65,7 @@ def test_too_few_records_are_refused_with_the_number_wanted() -> None:
 
 def test_nnls_never_goes_below_zero() -> None:
     matrix = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
-    solution = nnls(matrix, np.array([3.0, 2.0, 1.0]))
+    solution = nnls(matrix, np.array([3.0, 2.0, 1.0]), np.ones(3))
     assert solution == pytest.approx([2.0, 0.0])
 
 
@@ -74,3 +74,53 @@ def test_max_chunk_tokens_inverts_the_cost() -> None:
         tokens = TRUE.max_chunk_tokens(0.4, start)
         assert TRUE.prefill_seconds(tokens, start) <= 0.4 < TRUE.prefill_seconds(tokens + 1, start)
     assert TRUE.max_chunk_tokens(0.005, 0) == 0
+
+
+def held_up(share: float, short: float, seed: int) -> list[StepRecord]:
+    """Steps of a busy machine: some take up to six times as long, some are timed far too short."""
+    rng = random.Random(seed)
+    made = []
+    for one in records(noise=0.05):
+        luck = rng.random()
+        factor = rng.uniform(1.3, 6.0) if luck < share else 1.0
+        factor = rng.uniform(0.05, 0.5) if luck > 1.0 - short else factor
+        made.append(dataclasses.replace(one, duration_s=one.duration_s * factor))
+    return made
+
+
+@pytest.mark.parametrize(("share", "short"), [(0.1, 0.03), (0.25, 0.05)])
+def test_a_quarter_of_all_steps_held_up_does_not_bend_the_fit(share: float, short: float) -> None:
+    fit = fit_cost_model(held_up(share, short, 1))
+    for work in (Work.of_prefill([PrefillChunk("p", 2000, 256, False)]), Work.of_decode([500, 1500, 2500])):
+        assert fit.costs.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.05)
+
+
+def test_errors_are_given_for_every_kind_of_step_and_by_depth() -> None:
+    errors = fit_cost_model(records(noise=0.1)).errors
+    kinds = {error.kind.rpartition(" ")[0] or error.kind: error for error in errors}
+    assert set(kinds) == {"prefill", "mixed", "decode", "prefill to", "prefill from"}
+    assert all(0.01 < error.error < 0.1 < error.p90 + 0.05 for error in errors)
+    assert kinds["prefill to"].num_steps == pytest.approx(kinds["prefill from"].num_steps, abs=2)
+
+
+def test_coefficients_come_with_the_range_that_held_out_steps_leave_them() -> None:
+    fit = fit_cost_model(records(noise=0.1))
+    for low, value, high in zip(
+        fit.low.coefficients(), fit.costs.coefficients(), fit.high.coefficients(), strict=True
+    ):
+        assert low <= value * 1.2
+        assert high >= value * 0.8
+
+
+def test_steps_that_no_cost_model_explains_are_named() -> None:
+    rng = random.Random(1)
+    random_steps = [
+        dataclasses.replace(one, duration_s=one.duration_s * 10 ** rng.uniform(-1.0, 1.0))
+        if one.work.decode_rows and not one.prefill
+        else one
+        for one in records(noise=0.05)
+    ]
+    fit = fit_cost_model(random_steps)
+    with pytest.raises(FitError, match=r"decode steps are missed by \d+% \(median of 120\)"):
+        fit.check()
+    fit_cost_model(records(noise=0.1)).check()

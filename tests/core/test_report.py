@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.attainment import attainment_by_class
 from engine.core.quantiles import nearest_rank, supported, wilson_interval
 from engine.core.records import ContentEvent, Outcome, RequestRecord
 from engine.core.report import (
     TrialSummary,
-    attainment_by_class,
+    chunking_efficiency,
     dispatch_lag,
     is_long,
     itl_samples,
     pauses,
+    prefill_overhead,
     scored_ttft,
     summarise,
     summarise_runs,
@@ -263,3 +265,13 @@ def test_each_class_is_judged_by_its_own_limits() -> None:
     assert (fast.low, fast.high) == wilson_interval(1, 3)
     assert slow.slo == Slo(0.5, 5.0, 5.0)
     assert (none.num_scheduled, none.attainment, none.low, none.high) == (0, 0.0, 0.0, 1.0)
+
+
+def test_overhead_is_what_chunks_and_company_add_to_the_reading() -> None:
+    assert prefill_overhead(prefill_s=3.5, alone_s=3.1) == pytest.approx(0.129, abs=0.001)
+    assert prefill_overhead(prefill_s=3.1, alone_s=3.1) == 0.0
+
+
+def test_a_prompt_that_waits_only_for_its_chunks_and_the_streams_tokens_is_read_at_the_limit() -> None:
+    assert chunking_efficiency(alone_s=3.0, decode_s=0.5, ttft_s=3.5) == 1.0
+    assert chunking_efficiency(alone_s=3.0, decode_s=0.5, ttft_s=7.0) == 0.5

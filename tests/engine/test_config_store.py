@@ -58,6 +58,33 @@ def test_the_first_config_has_nothing_before_it() -> None:
         ConfigStore().rollback(None, "test", "")
 
 
+def test_the_end_of_a_lease_goes_back_past_every_leased_config() -> None:
+    store = ConfigStore()
+    change(store, 8)
+    assert store.end_lease() is None
+    for chunk in range(100, 700):
+        store.replace({CHUNK: chunk}, None, "test", "", leased=True)
+    back = store.end_lease()
+    assert back is not None
+    assert back.generation == 603
+    assert (back.config.prefill_chunk_tokens, back.verdict) == (8, Verdict.PENDING)
+    assert store.rollback(None, "test", "").config == SchedulerConfig()
+    assert store.end_lease() is None
+
+
+def test_what_is_kept_is_no_longer_leased(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    store = ConfigStore(path=path)
+    store.replace({CHUNK: 8}, None, "test", "", leased=True)
+    store.replace({CHUNK: 9}, None, "test", "", leased=True)
+    store.judge(2, Verdict.KEPT)
+    store.save()
+    assert ConfigStore(path=path).current.config.prefill_chunk_tokens == 8
+    back = store.end_lease()
+    assert back is not None
+    assert (back.config.prefill_chunk_tokens, back.verdict) == (8, Verdict.KEPT)
+
+
 def test_only_what_was_kept_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     store = ConfigStore(path=path)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engine.core.trace import TraceRow
 from loadtests.run import LoadResult, run_load
-from loadtests.schedule import Schedule, ScheduledRequest
 from loadtests.traces.files import open_trace
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tests.tuner.engines import sim_engine
 
 BLOCK = 64

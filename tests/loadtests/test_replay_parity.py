@@ -8,7 +8,7 @@ import pytest
 
 from engine.core.records import Outcome
 from engine.core.trace import TraceRow
-from loadtests.replay import ReplayOptions, schedule_from_trace
+from loadtests.traffic.replay import ReplayOptions, schedule_from_trace
 from tests.loadtests.recordings import BLOCK, arrivals, lengths, record, sharing, team_traffic
 
 NUM_REQUESTS = 20

@@ -12,11 +12,11 @@ import pytest
 
 from engine.core.records import Outcome
 from engine.core.report import worst_pause
+from loadtests.client.target import Target
 from loadtests.errors import LoadRunError, TargetError
 from loadtests.run import Progress, run_load
-from loadtests.schedule import Schedule, ScheduledRequest
-from loadtests.scripted import DONE, GENERATION, Script, ScriptedServer, Write, event, text
-from loadtests.target import Target
+from loadtests.selftest.scripted_server import DONE, GENERATION, Script, ScriptedServer, Write, event, text
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 
 END = Write(0.0, event({}, finish="length") + DONE)
 FOREVER = 60.0

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from engine.core.records import ContentEvent, Outcome, RequestRecord
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from loadtests.validity import Validity, judge
 
 SCHEDULE = Schedule(

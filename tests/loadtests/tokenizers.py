@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtests.lexicon import Tokens
+from loadtests.synthesis.lexicon import Tokens
 
 
 @dataclass(frozen=True)

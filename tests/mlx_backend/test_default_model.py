@@ -11,9 +11,9 @@ import pytest
 from engine.core.request import SamplingParams
 from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import LoadedModel, load_model
-from loadtests.lexicon import Tokens, learn
-from loadtests.prompts import build_prompts
-from loadtests.schedule import ScheduledRequest
+from loadtests.synthesis.lexicon import Tokens, learn
+from loadtests.synthesis.prompts import build_prompts
+from loadtests.traffic.schedule import ScheduledRequest
 from tests.contracts.driver import Driver, all_equal, make_request, random_prompt, tokens_alone
 
 pytestmark = pytest.mark.model

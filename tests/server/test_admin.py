@@ -51,13 +51,60 @@ def test_what_get_gives_may_be_put_back(live: Live) -> None:
 
 
 def test_a_change_needs_the_generation_it_replaces(live: Live) -> None:
-    assert live.http.put("/admin/config", json={}).status_code == 428
-    assert put(live, {}, '"7"').status_code == 412
-    assert put(live, {}, '"7"').headers["etag"] == '"1"'
-    assert put(live, {}, "nonsense").status_code == 400
-    assert put(live, {}, "9" * 5000).status_code == 400
+    config = SchedulerConfig().to_mapping()
+    assert live.http.put("/admin/config", json=config).status_code == 428
+    assert put(live, config, '"7"').status_code == 412
+    assert put(live, config, '"7"').headers["etag"] == '"1"'
+    assert put(live, config, "nonsense").status_code == 400
+    assert put(live, config, "9" * 5000).status_code == 400
     assert live.http.get("/admin/config").json()["generation"] == 1
-    assert put(live, {}, "*").status_code == 200
+    assert put(live, config, "*").status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"config": {}, "who": "ada"}'])
+def test_an_empty_config_resets_nothing(live: Live, body: bytes) -> None:
+    put(live, {"prefill_chunk_tokens": 64})
+    response = live.http.put("/admin/config", content=body, headers={"If-Match": '"2"'})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "empty_config")
+    assert "whole config" in response.json()["error"]["message"]
+    assert live.http.get("/admin/config").json()["config"]["prefill_chunk_tokens"] == 64
+
+
+def renew(live: Live, generation: int, lease_s: Any) -> httpx.Response:
+    return live.http.post("/admin/config/lease", json={"generation": generation, "lease_s": lease_s})
+
+
+def test_a_config_on_loan_is_given_up_when_nobody_renews_it(live: Live) -> None:
+    put(live, {"prefill_chunk_tokens": 64})
+    put(live, {"prefill_chunk_tokens": 32}, '"2"', **{"x-evenflow-lease-s": "60"})
+    put(live, {"config": {"prefill_chunk_tokens": 16}, "lease_s": 60}, '"3"')
+    assert renew(live, 4, 0.01).status_code == 200
+    live.until(lambda: live.service.generation == 5)
+    assert live.http.get("/admin/config").json()["config"]["prefill_chunk_tokens"] == 64
+    last = live.http.get("/admin/config/history").json()["history"][-1]
+    assert (last["who"], last["why"]) == ("engine", "the lease of generation 4 ended")
+    answer = live.http.post("/v1/chat/completions", json=chat())
+    assert answer.headers["x-config-generation"] == "5"
+    assert renew(live, 4, 60).status_code == 409
+
+
+def test_only_the_config_on_loan_can_be_renewed(live: Live) -> None:
+    assert renew(live, 1, 60).status_code == 409
+    put(live, {"prefill_chunk_tokens": 64}, **{"x-evenflow-lease-s": "60"})
+    refused = renew(live, 1, 60)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_leased")
+    verdict = {"generation": 2, "verdict": "kept"}
+    assert live.http.post("/admin/config/verdict", json=verdict).json()["leased"] is False
+    assert renew(live, 2, 60).status_code == 409
+
+
+@pytest.mark.parametrize("lease", ["0", "-1", "nan", "inf", "1e9", "soon"])
+def test_a_lease_that_is_no_time_is_refused(live: Live, lease: str) -> None:
+    response = put(live, {"prefill_chunk_tokens": 64}, **{"x-evenflow-lease-s": lease})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
+    both = {"x-evenflow-lease-s": "5", "x-evenflow-keep": "1"}
+    assert put(live, {"prefill_chunk_tokens": 64}, **both).status_code == 400
+    assert live.service.generation == 1
 
 
 def test_a_bad_config_changes_nothing_and_names_every_knob_at_fault(live: Live) -> None:
@@ -68,7 +115,7 @@ def test_a_bad_config_changes_nothing_and_names_every_knob_at_fault(live: Live) 
     assert any("prefill_chunk_tokens" in problem for problem in problems)
     assert any("speed" in problem for problem in problems)
     assert live.http.get("/admin/config").json()["config"] == SchedulerConfig().to_mapping()
-    assert put(live, {}, '"1"').status_code == 200
+    assert put(live, {"max_running_requests": 5}, '"1"').status_code == 200
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"', b"[" * 30_000, b'{"who": "\\ud800"}', b"\xff"])
@@ -103,7 +150,7 @@ def test_the_history_says_who_when_and_why(live: Live) -> None:
         "/admin/config", json={"config": {"pause_target_s": 1}, "who": "bob"}, headers={"If-Match": '"2"'}
     )
     query = {"who": "cy", "why": "by query"}
-    live.http.put("/admin/config", json={}, params=query, headers={"If-Match": '"3"'})
+    live.http.put("/admin/config", json={"pause_target_s": 2}, params=query, headers={"If-Match": '"3"'})
     start, first, second, third = live.http.get("/admin/config/history").json()["history"]
     assert (start["who"], start["verdict"]) == ("engine", "kept")
     assert (first["who"], first["why"], first["verdict"]) == ("ada", "trial 3", "pending")

@@ -81,6 +81,7 @@ def test_timings_say_where_the_time_went(live: Live) -> None:
     assert all(isinstance(part["step"], int) for part in parts)
     assert [part["num_tokens"] for part in parts] == [1] * 8 + [0, 0]
     assert set(parts[-1]["timings"]) == {
+        "id",
         "queue_s",
         "prefill_s",
         "prefill_chunks",

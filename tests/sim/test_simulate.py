@@ -146,3 +146,14 @@ def test_what_still_waited_when_a_run_stopped_was_never_sent() -> None:
     )  # fmt: skip
     later = next(r for r in stopped.records if r.id == "later")
     assert (later.outcome, later.sent_at_s) == (Outcome.NEVER_SENT, None)
+
+
+def test_who_is_refused_comes_back_and_waits_from_the_first_time_on() -> None:
+    config = parse_config({"max_running_requests": 3, "max_waiting_requests": 0})
+    requests = ambush()
+    refused = simulate(requests, config, UNFITTED, MODEL).records[3]
+    assert refused.outcome is Outcome.REFUSED
+    back = simulate(requests, config, UNFITTED, MODEL, retries={"long0": 9}).records[3]
+    assert back.outcome is Outcome.COMPLETED
+    assert back.scheduled_at_s == refused.scheduled_at_s
+    assert back.events[0].at_s >= refused.ended_at_s + 1.0

@@ -17,6 +17,7 @@ class FakeEngine(httpx.BaseTransport):
     Attributes:
         configs: by generation - 1.
         kept: generations a rollback goes back to.
+        leased, renewed: generations that were put on loan, and whose loan was made longer.
         ended: what `/admin/requests` has to tell; filled by `stream`.
         meddle_at: before the request with this number, somebody else changes the config.
     """
@@ -24,6 +25,8 @@ class FakeEngine(httpx.BaseTransport):
     def __init__(self, config: SchedulerConfig | None = None, meddle_at: int | None = None) -> None:
         self.configs = [config or SchedulerConfig()]
         self.kept = [1]
+        self.leased: list[int] = []
+        self.renewed: list[int] = []
         self.authors = ["engine"]
         self.ended: list[dict[str, Any]] = []
         self.upcoming: list[tuple[float | None, bool]] = []
@@ -45,6 +48,11 @@ class FakeEngine(httpx.BaseTransport):
         """Somebody else's change."""
         self._add(SchedulerConfig(max_running_requests=99), "somebody")
 
+    def end_lease(self) -> None:
+        """Nobody has asked for the config on loan any more."""
+        owned = max(g for g in range(1, self.generation + 1) if g not in self.leased)
+        self._add(self.configs[owned - 1], "engine")
+
     def _add(self, config: SchedulerConfig, who: str) -> None:
         self.configs.append(config)
         self.authors.append(who)
@@ -61,6 +69,9 @@ class FakeEngine(httpx.BaseTransport):
                 return self._config()
             case "PUT /admin/config":
                 return self._put(request)
+            case "POST /admin/config/lease":
+                self.renewed.append(json.loads(request.content)["generation"])
+                return httpx.Response(200, json={})
             case "POST /admin/config/rollback":
                 return self._roll_back(request)
             case "POST /admin/config/verdict":
@@ -87,6 +98,7 @@ class FakeEngine(httpx.BaseTransport):
                 "who": who,
                 "why": "lunch",
                 "verdict": "kept" if generation in self.kept else "pending",
+                "leased": generation in self.leased,
             }
             for generation, (config, who) in enumerate(zip(self.configs, self.authors, strict=True), 1)
         ]
@@ -100,6 +112,8 @@ class FakeEngine(httpx.BaseTransport):
         self._add(parse_config(json.loads(request.content)), request.headers["x-evenflow-who"])
         if request.headers.get("x-evenflow-keep") == "1":
             self.kept.append(self.generation)
+        if "x-evenflow-lease-s" in request.headers:
+            self.leased.append(self.generation)
         return self._config()
 
     def _roll_back(self, request: httpx.Request) -> httpx.Response:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
+from optuna.trial import TrialState
+
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.records import ContentEvent, Outcome, RequestRecord
 from engine.core.report import summarise
@@ -17,6 +20,7 @@ from tuner.evaluators import Evaluator, Measurement
 from tuner.paths import locate_database
 from tuner.runner import Runner
 from tuner.search_space import SearchSpace
+from tuner.store.claims import Alone, Claims, FileClaims
 from tuner.store.database import open_database
 from tuner.store.models import StudyRow
 from tuner.store.optuna_storage import open_optuna
@@ -125,12 +129,18 @@ def _records(pause_s: float, ttft_s: float, aborted: bool) -> tuple[RequestRecor
 
 
 class StudyBench:
-    """A study over a fake server and a real store in `directory`; made anew, it goes on with it."""
+    """A study over a fake server and a real store, in a directory or at a database's URL; made anew, it goes
+    on with it.
+    """
 
-    def __init__(self, directory: Path, num_trials: int = 6, budget_s: float = 1000.0) -> None:
+    def __init__(
+        self, where: Path | str, num_trials: int = 6, budget_s: float = 1000.0, *, shared: bool = False
+    ) -> None:
         self.clock = FakeClock()
-        self.location = locate_database(str(directory / "evenflow.db"))
-        self.studies = Studies(open_database(self.location, create=True))
+        self.location = locate_database(where if isinstance(where, str) else str(where / "evenflow.db"))
+        engine = open_database(self.location, create=True)
+        self.claims: Claims = FileClaims(self.location.file) if shared and self.location.file else Alone()
+        self.studies = Studies(engine, self.claims)
         self._num_trials = num_trials
         self._budget_s = budget_s
 
@@ -141,13 +151,26 @@ class StudyBench:
 
     def run(self, server: Evaluator, predictor: Evaluator | None = None) -> Result:
         """One round with this server behind it."""
+        return self._search(server, predictor, leads=True).run()
+
+    def help(self, server: Evaluator) -> None:
+        """Live trials of the search that another bench leads."""
+        self._search(server, None, leads=False).help()
+
+    @property
+    def num_told(self) -> int:
+        """Trials that the search has learnt from."""
+        study = optuna.load_study(study_name="bench", storage=open_optuna(self.location))
+        return len(study.get_trials(states=(TrialState.COMPLETE,)))
+
+    def _search(self, server: Evaluator, predictor: Evaluator | None, *, leads: bool) -> Search:
         study = self.study
         space = SearchSpace(SchedulerConfig(), SLO_S, PROMPT_TOKENS - 1, 3)
         plan = Plan(space=space, seed=1, num_trials=self._num_trials, num_simulated=40, simulate_share=1e9)
         runner = Runner(self.studies, study, server, Silence(), predictor)
-        asker = Asker(open_optuna(self.location), study.name, space, seed=1)
-        budget = Budget(self._budget_s, self.clock)
-        return Search(plan, runner, asker, budget, Silence()).run()
+        seed = 1 if leads else 2
+        asker = Asker(open_optuna(self.location), study.name, space, seed, leads=leads)
+        return Search(plan, runner, asker, Budget(self._budget_s, self.clock), Silence())
 
 
 def _study_row() -> StudyRow:

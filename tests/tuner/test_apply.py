@@ -6,7 +6,6 @@ from engine.core.config import SchedulerConfig
 from tests.tuner.fake_engine import FakeEngine
 from tests.tuner.fakes import FakeClock
 from tuner.apply import Applied, Watch
-from tuner.engine_client import ConfigSetter, restoring
 from tuner.errors import EngineError, StaleConfigError
 from tuner.verdict import Decision, Evidence
 
@@ -88,57 +87,6 @@ def test_the_sequential_test_needs_24_clean_streams() -> None:
         evidence = evidence.add(GOOD, 0.5)
     assert evidence.decision is Decision.UNDECIDED
     assert evidence.add(GOOD, 0.5).decision is Decision.KEEP
-
-
-def test_the_original_config_is_put_back_after_an_error() -> None:
-    engine = FakeEngine()
-    original = engine.config
-    setter = ConfigSetter(engine.client())
-    setter.put(CONFIG, "trial")
-    with pytest.raises(ZeroDivisionError), restoring(setter, print):
-        raise ZeroDivisionError
-    assert engine.config == original
-    assert engine.kept[-1] == engine.generation
-
-
-def test_what_a_killed_run_left_behind_is_not_taken_for_the_servers_own_config() -> None:
-    engine = FakeEngine()
-    original = engine.config
-    killed = ConfigSetter(engine.client())
-    killed.put(CONFIG, "trial 1")
-    killed.put(original, "trial 2")
-    killed.put(CONFIG, "trial 3")
-    setter = ConfigSetter(engine.client())
-    assert setter.original.config == original
-    with restoring(setter, print):
-        pass
-    assert engine.config == original
-    assert engine.kept[-1] == engine.generation
-
-
-def test_a_change_of_ours_that_was_kept_is_the_servers_own_config() -> None:
-    engine = FakeEngine()
-    engine.client().put_config(CONFIG, 1, "study", keep=True)
-    assert ConfigSetter(engine.client()).original.config == CONFIG
-
-
-def test_somebody_elses_config_is_left_alone_at_the_end() -> None:
-    engine = FakeEngine()
-    setter = ConfigSetter(engine.client())
-    said: list[str] = []
-    with restoring(setter, said.append):
-        setter.put(CONFIG, "trial")
-        engine.meddle()
-    assert engine.config.max_running_requests == 99
-    assert said == ["somebody else changed the server's config meanwhile; it was left as it is"]
-
-
-def test_a_trial_notices_somebody_elses_change() -> None:
-    engine = FakeEngine()
-    setter = ConfigSetter(engine.client())
-    engine.meddle()
-    with pytest.raises(StaleConfigError):
-        setter.put(CONFIG, "trial")
 
 
 def test_a_server_without_our_routes_is_not_ours() -> None:

@@ -73,6 +73,10 @@ def test_a_study_from_beginning_to_end(tmp_path: Path) -> None:
     assert shown["result"]["winner"] == result["winner"]
     assert {trial["kind"] for trial in shown["trials"]} >= {"baseline", "rule", "confirm"}
 
+    report = tmp_path / "report.html"
+    assert run_tuner(tmp_path, "report", "first", "--html", str(report))[0] == 0
+    assert "2,400 tokens of long 1 were read" in report.read_text()
+
     line = run_tuner(tmp_path, *quick_optimize("--study", "first", "--slo-pause", "0.4s"))[2]
     assert "0.3 s, not 0.4 s" in line
 
@@ -102,6 +106,25 @@ def test_a_killed_study_goes_on(tmp_path: Path) -> None:
     # A run that a busy machine spoiled is kept beside the one that counts.
     assert [(t["kind"], t["status"]) for t in trials].count(("baseline", "done")) == 1
     assert "running" not in {trial["status"] for trial in trials}
+
+
+def test_a_server_goes_back_to_its_config_by_itself_when_the_tuner_is_killed(tmp_path: Path) -> None:
+    with sim_engine(tmp_path / "engine") as url:
+        before = httpx.get(f"{url}/admin/config").json()["config"]
+        with start_tuner(tmp_path, *quick_optimize("--engine", url, "--study", "gone")) as process:
+            read_until(process, "chunking off")
+            assert eventually(lambda: history(url)[-1]["leased"])
+            process.kill()
+        last = history(url)[-1]
+        assert last["config"] != before
+        soon = {"generation": last["generation"], "lease_s": 0.01}
+        assert httpx.post(f"{url}/admin/config/lease", json=soon).status_code == 200
+        assert eventually(lambda: httpx.get(f"{url}/admin/config").json()["config"] == before)
+
+
+def history(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = httpx.get(f"{url}/admin/config/history").json()["history"]
+    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -142,6 +165,7 @@ def test_a_sweep_shows_what_a_chunk_size_costs(tmp_path: Path) -> None:
     assert "4000 tokens skipped" in err
     assert chunked["worst_pause_s"] < whole["worst_pause_s"] / 2
     assert chunked["prefill_overhead"] > whole["prefill_overhead"]
+    assert 0.0 < chunked["chunking_efficiency"] <= 1.1
 
 
 def test_a_trace_is_replayed(tmp_path: Path) -> None:

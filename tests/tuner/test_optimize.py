@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadtests.selftest import Check, SelftestResult
+from loadtests.selftest.checks import Check, SelftestResult
 from tuner import optimize as module
+from tuner import preflight
 from tuner.errors import TunerError
 from tuner.optimize import Options, optimize
 from tuner.paths import locate_database
@@ -20,7 +21,7 @@ def test_no_study_starts_with_a_load_client_that_is_not_exact(
         pytest.fail("an engine was started")
 
     late = Check("slow headers: times", False, "4 times, worst off by 21.00 ms")
-    monkeypatch.setattr(module, "run_selftest", lambda: SelftestResult(0.021, (late,)))
+    monkeypatch.setattr(preflight, "run_selftest", lambda: SelftestResult(0.021, (late,)))
     monkeypatch.setattr(module, "serving", start)
     wanted = Wanted(
         slo_pause_s=0.5, budget_s=60.0, profile="ambush", replay=None, engine=None, model=None,

@@ -8,7 +8,7 @@ from engine.core.config import SchedulerConfig
 from engine.core.cost_model import UNFITTED
 from engine.core.executor import CheckpointSizes
 from engine.core.slo import Slo
-from loadtests.schedule import Schedule, ScheduledRequest
+from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tests.core.fakes import MODEL
 from tuner.simulated import SimulatedEvaluator
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.redaction import BLOCK_CHARS
-from loadtests.scripted import DONE, Script, ScriptedServer, Write, event, text
+from loadtests.selftest.scripted_server import DONE, Script, ScriptedServer, Write, event, text
 from loadtests.traces.files import open_trace
 from tests.tuner.engines import run_tuner, sim_engine
 from tests.tuner.test_cli_errors import fails

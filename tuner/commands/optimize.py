@@ -10,10 +10,11 @@ from rich.console import Console
 from tuner.commands.apply import put_winner
 from tuner.engine_client import Keys
 from tuner.errors import EXIT_NO_CONFIG, UsageError
+from tuner.joining import Joined
 from tuner.optimize import Options, optimize
 from tuner.paths import locate_database
 from tuner.preflight import Wanted
-from tuner.report import Subject, no_config_line, to_json, to_text
+from tuner.report import Subject, no_config_line, to_json, to_text, verdict_lines
 from tuner.study import Result
 from tuner.terminal import TerminalAnnouncer
 
@@ -32,7 +33,10 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
     )
     console = Console(stderr=True)
     with TerminalAnnouncer(console) as announcer:
-        subject, result = optimize(wanted, options, announcer)
+        found = optimize(wanted, options, announcer)
+    if isinstance(found, Joined):
+        return _print_joined(found, arguments.json)
+    subject, result = found
     _print(subject, result, arguments.json)
     if result.winner is None:
         console.print(
@@ -42,6 +46,15 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
     if arguments.apply:
         console.print(put_winner(options.location, subject.study, arguments.engine, keys), highlight=False)
     return 0
+
+
+def _print_joined(found: Joined, as_json: bool) -> int:
+    """The verdict is the leader's; here it is repeated."""
+    if as_json:
+        print(json.dumps(found.result, allow_nan=False))
+    else:
+        print("\n".join(verdict_lines(found.result)))
+    return 0 if found.result.get("winner") else EXIT_NO_CONFIG
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:

@@ -8,17 +8,18 @@ from collections.abc import Callable
 
 from rich.console import Console
 
+from engine.core.attainment import ClassAttainment, attainment_by_class
 from engine.core.errors import TraceError
 from engine.core.quantiles import supported
-from engine.core.report import ClassAttainment, TrialSummary, attainment_by_class, summarise
+from engine.core.report import TrialSummary, summarise
 from engine.core.slo import Slo
+from loadtests.client.target import Target, model_card
 from loadtests.errors import LoadTestError
-from loadtests.prompts import PromptBook
-from loadtests.quick_size import size_up
-from loadtests.replay import ReplayOptions
+from loadtests.play.quick_size import size_up
 from loadtests.run import LoadResult, run_load
-from loadtests.schedule import Schedule
-from loadtests.target import Target, model_card
+from loadtests.synthesis.prompts import PromptBook
+from loadtests.traffic.replay import ReplayOptions
+from loadtests.traffic.schedule import Schedule
 from tuner.engine_client import Keys
 from tuner.errors import TunerError, UsageError
 from tuner.served_model import context_tokens_of
@@ -95,6 +96,8 @@ def _play(
         announcer.warn(note)
     for reason in result.validity.reasons:
         announcer.warn(f"the load client was not exact: {reason}")
+    if result.validity.mend:
+        announcer.warn(f"for exact numbers: {result.validity.mend}")
     return result
 
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from engine.core.config import parse_config
+from tuner.findings import so_far, summary_of
 from tuner.paths import locate_database
-from tuner.report import summary_of
+from tuner.report import verdict_lines
 from tuner.search_space import describe
 from tuner.store.database import open_database
-from tuner.store.models import StudyRow, TrialRow, TrialStatus
+from tuner.store.models import PredictionRow, StudyRow, TrialKind, TrialRow, TrialStatus
 from tuner.store.studies import Studies
 from tuner.terminal import in_seconds
+from tuner.text_plot import Mark, text_plot
+from tuner.trials import Trial
+
+_SYMBOLS = {TrialKind.BASELINE: "■", TrialKind.RULE: "◆", TrialKind.SEARCH: "●", TrialKind.CONFIRM: "☆"}
+_LEGEND = "· simulated  ● live  ◆ rule of thumb  ■ chunking off  ☆ confirmation  ★ winner  ┊ SLO"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +50,9 @@ def _show_studies(studies: list[StudyRow], as_json: bool) -> None:
     for study in studies:
         winner = summary_of(study.result)
         slo, updated = f"{study.slo_pause_s:g} s", study.updated_at[:16].replace("T", " ")
-        table.add_row(study.name, slo, study.profile, study.model, study.status, winner, updated)
+        table.add_row(
+            *map(escape, (study.name, slo, study.profile, study.model, study.status, winner, updated))
+        )
     _print(table)
 
 
@@ -53,16 +63,42 @@ def _show_study(studies: Studies, study: StudyRow, as_json: bool) -> None:
         answer = _study(study) | {"trials": [_trial(trial) for trial in trials], "applies": applies}
         print(json.dumps(answer, allow_nan=False))
         return
-    table = _table("trial", "why", "config", "long TTFT", "worst pause", "refused", "simulated", "status")
-    for trial in trials:
-        table.add_row(*_cells(trial, study.slo_pause_s))
-    _print(table)
-    print(f"{study.name} ({study.status}): {summary_of(study.result)}")
+    seen = [Trial.from_row(row) for row in trials]
+    result = study.result or so_far(study.slo_pause_s, seen)
+    about = f"{study.model} · profile {study.profile} · SLO {study.slo_pause_s:g} s"
+    print(f"{study.name} ({study.status}) · {about}\n")
+    print("\n".join(verdict_lines(result)), end="\n\n")
+    _print(_history(trials, study))
+    plot = _front(seen, studies.predictions(study), study)
+    if plot:
+        print("\n".join(["", *plot]))
     for row in studies.applies(study):
         print(f"applied {row.applied_at} to {row.url} as generation {row.generation}: {row.verdict}")
 
 
-def _cells(trial: TrialRow, slo_pause_s: float) -> list[str]:
+# -- the trials --------------------------------------------------------------------------------------------
+
+
+def _history(trials: Sequence[TrialRow], study: StudyRow) -> Table:
+    """Every run in order; `best` marks one whose long TTFT was the shortest within the SLO till then."""
+    table = _table(
+        "run", "why", "config", "long TTFT", "worst pause", "refused", "predicted", "best", "status"
+    )
+    best = float("inf")
+    for trial in trials:
+        is_best = _keeps(trial, study) and (trial.long_ttft_p95_s or best) < best
+        best = (trial.long_ttft_p95_s or best) if is_best else best
+        table.add_row(*map(escape, _cells(trial, study.slo_pause_s, is_best)))
+    return table
+
+
+def _keeps(trial: TrialRow, study: StudyRow) -> bool:
+    """On the study's own traffic; a confirmation's is other traffic."""
+    pause, own = trial.worst_pause_s, trial.seed == study.seed
+    return own and trial.status is TrialStatus.DONE and pause is not None and pause <= study.slo_pause_s
+
+
+def _cells(trial: TrialRow, slo_pause_s: float, is_best: bool) -> list[str]:
     pause = trial.worst_pause_s
     bound = "≥ " if trial.status is TrialStatus.ABORTED else ""
     mark = "" if pause is None else (" ✓" if pause <= slo_pause_s and not bound else " ✗")
@@ -76,8 +112,26 @@ def _cells(trial: TrialRow, slo_pause_s: float) -> list[str]:
         f"{bound}{in_seconds(pause)}{mark}",
         "–" if trial.shed_rate is None else f"{trial.shed_rate:.0%}",
         predicted,
+        "★" if is_best else "",
         trial.status.value + (f": {trial.problems}" if trial.problems else ""),
     ]
+
+
+def _front(trials: Sequence[Trial], predictions: Sequence[PredictionRow], study: StudyRow) -> list[str]:
+    """Long TTFT against worst pause. Runs that were stopped early have no TTFT and no mark."""
+    known = [(p.worst_pause_s, p.long_ttft_p95_s, "·") for p in predictions]
+    whole = [trial for trial in trials if trial.is_complete]
+    known += [(t.worst_pause_s, t.long_ttft_p95_s, _SYMBOLS.get(t.kind, "●")) for t in whole]
+    if winner := study.result.get("winner"):
+        known.append((winner["worst_pause_s"], winner["long_ttft_p95_s"], "★"))
+    marks = [Mark(pause, ttft, symbol) for pause, ttft, symbol in known if pause and ttft]
+    drawn = text_plot(marks, limit_x=study.slo_pause_s, titles=("worst pause", "long TTFT"))
+    stopped = sum(trial.is_bound for trial in trials)
+    left_out = f"  ({stopped} stopped early: no TTFT)" if stopped else ""
+    return [*drawn, f"{_LEGEND}{left_out}"] if drawn else []
+
+
+# -- output ------------------------------------------------------------------------------------------------
 
 
 def _study(study: StudyRow) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import json
 from rich.console import Console
 
 from engine.core.config import SchedulerConfig
-from tuner.engine_client import Keys, restoring
+from tuner.config_setter import restoring
+from tuner.engine_client import Keys
 from tuner.errors import UsageError
 from tuner.serving import EngineChoice, serving
 from tuner.sizing import Capacity, Probe
@@ -98,7 +99,8 @@ def _print(model: str, plan: SweepPlan, rows: list[SweepRow], as_json: bool) -> 
 def table(rows: list[SweepRow]) -> list[str]:
     """The table, with both columns drawn to one scale."""
     longest = max((s for row in rows for s in (row.long_ttft_s, row.worst_pause_s) if s), default=1.0)
-    lines = [f"{'chunk':>10}{'long TTFT':>12}{'worst pause':>13}{'overhead':>10}   █ TTFT, ░ worst pause"]
+    names = f"{'chunk':>10}{'long TTFT':>12}{'worst pause':>13}{'overhead':>10}{'efficiency':>12}"
+    lines = [f"{names}   █ TTFT, ░ worst pause"]
     return lines + [_line(row, longest) for row in rows]
 
 
@@ -107,7 +109,8 @@ def _line(row: SweepRow, longest: float) -> str:
     overhead = "–" if row.prefill_overhead is None else f"{row.prefill_overhead:+.0%}"
     ttft, pause = in_seconds(row.long_ttft_s), in_seconds(row.worst_pause_s)
     drawn = _bar(row.long_ttft_s, row.worst_pause_s, longest)
-    return f"{name:>10}{ttft:>12}{pause:>13}{overhead:>10}   {drawn}"
+    efficiency = "–" if row.chunking_efficiency is None else f"{row.chunking_efficiency:.2f}"
+    return f"{name:>10}{ttft:>12}{pause:>13}{overhead:>10}{efficiency:>12}   {drawn}"
 
 
 def _bar(ttft_s: float | None, pause_s: float | None, longest: float) -> str:

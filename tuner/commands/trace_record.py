@@ -12,8 +12,8 @@ from tuner.arguments import command, count, port
 from tuner.errors import TunerError
 
 if TYPE_CHECKING:
+    from loadtests.client.target import Target
     from loadtests.recording.serve import Progress
-    from loadtests.target import Target
     from tuner.terminal import TerminalAnnouncer
 
 
@@ -52,10 +52,10 @@ def run_record(arguments: argparse.Namespace) -> int:
     """Passes traffic on and records it until Ctrl-C. Raises: TunerError."""
     from rich.console import Console
 
+    from loadtests.client.target import Target
     from loadtests.errors import LoadTestError
     from loadtests.recording.counting import counts_tokens
     from loadtests.recording.serve import RecordOptions, record
-    from loadtests.target import Target
     from tuner.preflight import read_key
     from tuner.terminal import TerminalAnnouncer
 

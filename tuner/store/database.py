@@ -1,26 +1,28 @@
-"""Opening `evenflow.db`: one writer, any number of readers, and never anybody else's file."""
+"""Opening `evenflow.db`: tables are made once, and never in anybody else's file."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, event, inspect
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlmodel import Session, SQLModel, create_engine, select
 
 from tuner.errors import StoreError
 from tuner.paths import DatabaseLocation
 from tuner.store.models import SCHEMA_VERSION, Schema
+from tuner.store.postgresql import connect_arguments, making
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 # A reader never waits in WAL mode; a second writer waits this long for the first's short transaction.
 _BUSY_TIMEOUT_S = 5.0
-_PG_SCHEMA = "evenflow"
+_SCHEMA = "evenflow"
 
 
 def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
@@ -36,7 +38,8 @@ def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
         _check_file(location.file, create)
     engine = _connect(location)
     try:
-        _check_tables(engine, location, create)
+        with _making(engine, location) if create else contextlib.nullcontext():
+            _check_tables(engine, location, create)
     except (DBAPIError, sqlite3.Error) as error:
         engine.dispose()
         raise StoreError(_explain(location, error)) from error
@@ -66,16 +69,35 @@ def _check_file(file: Path, create: bool) -> None:
 
 def _connect(location: DatabaseLocation) -> Engine:
     if location.file is None:
-        options = {"options": f"-csearch_path={_PG_SCHEMA}"}
         try:
-            return create_engine(location.url, connect_args=options)
-        except (ImportError, ValueError, DBAPIError) as error:
+            return create_engine(location.url, connect_args=connect_arguments(_SCHEMA))
+        except ImportError as error:
+            message = (
+                f"{location.shown} needs psycopg: pip install 'psycopg[binary]', or choose a file as --db"
+            )
+            raise StoreError(message) from error
+        except (ValueError, SQLAlchemyError) as error:
             raise StoreError(f"cannot use {location.shown}: {_first_line(error)}") from error
     engine = create_engine(
         location.url, connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
     )
     event.listen(engine, "connect", _set_pragmas)
     return engine
+
+
+@contextlib.contextmanager
+def _making(engine: Engine, location: DatabaseLocation) -> Iterator[None]:
+    """Nobody else makes tables while the block runs."""
+    if location.file is None:
+        with making(engine, _SCHEMA):
+            yield
+        return
+    directory = os.open(location.file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def _set_pragmas(connection: Any, _: object) -> None:
@@ -105,12 +127,10 @@ def _check_tables(engine: Engine, location: DatabaseLocation, create: bool) -> N
 
 
 def _make_tables(engine: Engine, location: DatabaseLocation) -> None:
-    with engine.connect() as connection:
-        if location.file is not None:
+    if location.file is not None:
+        with engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        else:
-            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_PG_SCHEMA}")
-        connection.commit()
+            connection.commit()
     SQLModel.metadata.create_all(engine)
     with Session(engine) as session:
         session.add(Schema(version=SCHEMA_VERSION))
@@ -127,33 +147,6 @@ def _explain(location: DatabaseLocation, error: Exception) -> str:
 def _first_line(error: Exception) -> str:
     origin = getattr(error, "orig", None) or error
     return str(origin).strip().split("\n")[0] or type(error).__name__
-
-
-@contextmanager
-def writing(location: DatabaseLocation) -> Iterator[None]:
-    """Holds the place of the one writer; it falls free when the process ends, however it ends.
-
-    Raises:
-        StoreError: another process holds it, or holds SQLite's own write lock.
-    """
-    if location.file is None:
-        yield
-        return
-    lock = location.file.with_name(location.file.name + ".lock")
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        opened = lock.open("w")
-    except OSError as error:
-        raise StoreError(
-            f"cannot write beside {location.file}: {error.strerror}; choose another --db"
-        ) from error
-    with opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            message = f"another tuner is writing to {location.file}; wait for it or choose another --db"
-            raise StoreError(message) from error
-        yield
 
 
 def check_writable(engine: Engine, location: DatabaseLocation) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, Column, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class TrialKind(StrEnum):
@@ -166,6 +166,19 @@ class RequestRow(SQLModel, table=True):
     generation: int | None = None
     error: str | None = None
     timings: dict[str, Any] = _json()
+
+
+class TimelineRow(SQLModel, table=True):
+    """When a live trial's tokens came and its prompts were read: what its picture is drawn from.
+
+    Attributes:
+        timeline: `tuner.timeline.RunTimeline` as a mapping; bounded.
+    """
+
+    __tablename__ = "timelines"
+
+    trial_id: int = Field(primary_key=True, foreign_key="trials.id")
+    timeline: dict[str, Any] = _json()
 
 
 class ApplyRow(SQLModel, table=True):

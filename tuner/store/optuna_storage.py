@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.errors import StoreError
 from tuner.paths import DatabaseLocation
+from tuner.store.postgresql import connect_arguments, making
 
-_PG_SCHEMA = "evenflow_optuna"
+_SCHEMA = "evenflow_optuna"
 
 
 def open_optuna(location: DatabaseLocation) -> Any:
@@ -24,17 +26,25 @@ def open_optuna(location: DatabaseLocation) -> Any:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         if location.file is None:
-            return optuna.storages.RDBStorage(
-                location.optuna_url,
-                engine_kwargs={"connect_args": {"options": f"-csearch_path={_PG_SCHEMA}"}},
-            )
+            return _open_postgresql(location.optuna_url)
         _set_wal(Path(location.optuna_url.removeprefix("sqlite:///")))
         return optuna.storages.RDBStorage(
             location.optuna_url, engine_kwargs={"connect_args": {"timeout": 20.0}}
         )
     except (sqlite3.Error, SQLAlchemyError, RuntimeError, ValueError) as error:
         first = str(getattr(error, "orig", None) or error).split("\n")[0]
-        raise StoreError(f"cannot use {location.optuna_url}: {first}; choose another --db") from error
+        shown = f"Optuna's tables in {location.shown}" if location.file is None else location.optuna_url
+        raise StoreError(f"cannot use {shown}: {first}; choose another --db") from error
+
+
+def _open_postgresql(url: str) -> Any:
+    arguments = connect_arguments(_SCHEMA)
+    engine = create_engine(url, connect_args=arguments)
+    try:
+        with making(engine, _SCHEMA):
+            return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
+    finally:
+        engine.dispose()
 
 
 def _set_wal(file: Path) -> None:

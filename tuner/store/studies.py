@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -11,21 +11,25 @@ from sqlalchemy import Engine, func
 from sqlmodel import Session, SQLModel, col, select
 
 from engine.core.config import SchedulerConfig
-from engine.core.quantiles import nearest_rank
-from engine.core.records import RequestRecord
-from engine.core.report import TrialSummary, is_long, pauses, scored_ttft, ttft, worst_pause
+from engine.core.report import TrialSummary
 from tuner.errors import StudyError
 from tuner.evaluators import Measurement
+from tuner.store.claims import Alone, Claims
 from tuner.store.models import (
     ApplyRow,
     PredictionRow,
     RequestRow,
     StudyRow,
     StudyStatus,
+    TimelineRow,
     TrialKind,
     TrialRow,
     TrialStatus,
 )
+from tuner.store.rows import finite, put_measured, request_row, timeline_row
+from tuner.timeline import RunTimeline
+
+_RETRY_S = 0.02
 
 Row = TypeVar("Row", bound=SQLModel)
 
@@ -35,16 +39,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def finite(value: float | None) -> float | None:
-    """A database and JSON hold no infinity: None stands for it."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 class Studies:
-    """All studies of one database."""
+    """All studies of one database.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        claims: tells running trials of other processes from those of dead ones; None works alone.
+    """
+
+    def __init__(self, engine: Engine, claims: Claims | None = None) -> None:
         self._engine = engine
+        self._claims = claims or Alone()
 
     def all(self) -> list[StudyRow]:
         """Oldest first."""
@@ -114,10 +118,11 @@ class Studies:
     ) -> TrialRow:
         """A row for a run that begins now."""
         assert study.id is not None
+        number = self._claim_number(study)
         return self._save(
             TrialRow(
                 study_id=study.id,
-                number=self._next_number(study),
+                number=number,
                 kind=kind,
                 round=study.round,
                 seed=seed,
@@ -129,18 +134,21 @@ class Studies:
 
     def end_trial(self, trial: TrialRow, measured: Measurement, slo_pause_s: float) -> TrialRow:
         """Writes what came of the run, and every request of it."""
-        trial.status = _status(measured)
-        trial.elapsed_s = measured.elapsed_s
-        trial.generation = measured.generation
-        trial.problems = measured.crash or "; ".join(measured.problems)
-        if measured.summary is not None:
-            _put_summary(trial, measured.summary)
-            trial.summary |= {"long_ttfts_s": _long_ttfts(measured)}
+        put_measured(trial, measured)
         with self._session() as session:
             session.add(trial)
-            session.add_all(_request_row(trial, record, slo_pause_s) for record in measured.records)
+            session.add_all(request_row(trial, record, slo_pause_s) for record in measured.records)
+            if measured.records:
+                session.add(timeline_row(trial, measured))
             session.commit()
+        self._claims.release(_claim(trial))
         return trial
+
+    def timeline(self, trial: TrialRow) -> RunTimeline | None:
+        """When the trial's tokens came; None for a run that has none."""
+        with self._session() as session:
+            row = session.get(TimelineRow, trial.id)
+        return RunTimeline.from_mapping(row.timeline) if row else None
 
     def add_predictions(
         self, study: StudyRow, results: Sequence[tuple[SchedulerConfig, TrialSummary, bool]]
@@ -163,17 +171,22 @@ class Studies:
             session.commit()
 
     def settle(self, study: StudyRow) -> int:
-        """Marks trials that a dead process left running as lost; how many there were."""
-        left = [trial for trial in self.trials(study) if trial.status is TrialStatus.RUNNING]
+        """Marks trials that dead processes left running as lost; how many there were."""
+        running = [trial for trial in self.trials(study) if trial.status is TrialStatus.RUNNING]
+        left = [trial for trial in running if self._claims.take(_claim(trial))]
         for trial in left:
-            trial.status = TrialStatus.LOST
-            trial.problems = "its process ended before the run did"
-            self._save(trial)
+            self.mark_lost(trial, "its process ended before the run did")
         return len(left)
 
-    def mark_lost(self, trial: TrialRow) -> None:
-        trial.status, trial.problems = TrialStatus.LOST, "interrupted"
+    def num_running(self, study: StudyRow) -> int:
+        """Its trials that run now, here or elsewhere."""
+        self.settle(study)
+        return sum(trial.status is TrialStatus.RUNNING for trial in self.trials(study))
+
+    def mark_lost(self, trial: TrialRow, why: str = "interrupted") -> None:
+        trial.status, trial.problems = TrialStatus.LOST, why
         self._save(trial)
+        self._claims.release(_claim(trial))
 
     def mark_suspect(self, study: StudyRow, number: int, why: str) -> None:
         """Keeps a run without scoring it, because it was made again."""
@@ -194,6 +207,17 @@ class Studies:
     def interrupted(self, study: StudyRow) -> None:
         self.update(study, status=StudyStatus.INTERRUPTED)
 
+    def _claim_number(self, study: StudyRow) -> int:
+        """The number of a new trial, which nobody else begins or takes for a dead process's."""
+        while True:
+            number = self._next_number(study)
+            claim = _claim_of(study.id, number)
+            if self._claims.take(claim):
+                if self._next_number(study) == number:
+                    return number
+                self._claims.release(claim)
+            time.sleep(_RETRY_S)
+
     def _next_number(self, study: StudyRow) -> int:
         query = select(func.max(TrialRow.number)).where(TrialRow.study_id == study.id)
         with self._session() as session:
@@ -210,59 +234,9 @@ class Studies:
         return Session(self._engine, expire_on_commit=False)
 
 
-def _status(measured: Measurement) -> TrialStatus:
-    if measured.crash is not None:
-        return TrialStatus.CRASHED
-    if measured.summary is None or measured.problems:
-        return TrialStatus.INVALID
-    return TrialStatus.ABORTED if measured.aborted else TrialStatus.DONE
+def _claim(trial: TrialRow) -> str:
+    return _claim_of(trial.study_id, trial.number)
 
 
-def _put_summary(trial: TrialRow, summary: TrialSummary) -> None:
-    trial.summary = summary.to_mapping()
-    trial.worst_pause_s = summary.worst_pause_s
-    trial.long_ttft_p95_s = finite(summary.long_ttft_p95_s)
-    trial.shed_rate = summary.shed_rate
-
-
-def _long_ttfts(measured: Measurement) -> list[float | None]:
-    """Scored TTFT of every measured long request, None for infinity: what replicates are pooled from."""
-    return [
-        finite(scored_ttft(record))
-        for record in measured.records
-        if record.measured and is_long(record, measured.long_prompt_tokens)
-    ]
-
-
-def _request_row(trial: TrialRow, record: RequestRecord, slo_pause_s: float) -> RequestRow:
-    assert trial.id is not None
-    gaps = pauses(record)
-    worst = worst_pause(record)
-    return RequestRow(
-        trial_id=trial.id,
-        request_id=record.id,
-        kind=record.kind,
-        measured=record.measured,
-        outcome=record.outcome.value,
-        scheduled_at_s=record.scheduled_at_s,
-        sent_at_s=record.sent_at_s,
-        ended_at_s=record.ended_at_s,
-        prompt_tokens=record.prompt_tokens,
-        cached_tokens=record.cached_tokens,
-        output_tokens=record.output_tokens,
-        num_events=len(record.events),
-        ttft_s=ttft(record),
-        worst_pause_s=worst.seconds if worst else None,
-        worst_pause_at_s=worst.at_s if worst else None,
-        worst_pause_open=worst is not None and worst.is_bound,
-        gap_p50_s=nearest_rank([gap.seconds for gap in gaps], 0.5),
-        gaps_over_slo=sum(gap.seconds > slo_pause_s for gap in gaps),
-        http_status=record.http_status,
-        generation=record.generation,
-        error=record.error,
-        timings=_plain(record.timings),
-    )
-
-
-def _plain(timings: Mapping[str, Any] | None) -> dict[str, Any]:
-    return dict(timings or {})
+def _claim_of(study_id: int | None, number: int) -> str:
+    return f"study-{study_id}.trial-{number}"

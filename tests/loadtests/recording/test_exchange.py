@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.trace import TraceOriginal
 from loadtests.recording.exchange import Exchange, Outcome
-from loadtests.scripted import COMMENT, DONE, ROLE_ONLY, event, text
+from loadtests.selftest.scripted_server import COMMENT, DONE, ROLE_ONLY, event, text
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8", "x-config-generation": "4"}
 FINISH = event({}, finish="stop")

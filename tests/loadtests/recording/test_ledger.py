@@ -16,7 +16,7 @@ from loadtests.errors import RecordingError
 from loadtests.recording.counting import TokenCounter
 from loadtests.recording.exchange import Exchange
 from loadtests.recording.ledger import Ledger, Tally
-from loadtests.scripted import event, text
+from loadtests.selftest.scripted_server import event, text
 
 REDACTOR = Redactor(b"salt" * 4)
 Handler = Callable[[httpx.Request], httpx.Response]

@@ -11,7 +11,7 @@ import httpx
 
 from loadtests.recording.exchange import Exchange, Outcome
 from loadtests.recording.proxy import Proxy
-from loadtests.scripted import DONE, event, text
+from loadtests.selftest.scripted_server import DONE, event, text
 
 CHAT = "/v1/chat/completions"
 FINISH = event({}, finish="stop") + DONE

@@ -1,0 +1,132 @@
+"""Kills `tuner optimize` at random moments and goes on with the study each time.
+
+    python -m tests.benchmarks.kill_resume [--kills 20] [--seed 1]
+
+Real processes, the simulated device. Each time: both databases are intact and `tuner show` reads them, at
+most the running trial is lost, the killed tuner's engine ends too, and the same command finishes the study
+with a verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.tuner.engines import quick_optimize, read_json, run_tuner, start_tuner
+
+_STUDY = "killed"
+_ENGINE_GONE_WITHIN_S = 30.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    longest_s = _whole_run()
+    print(f"an uninterrupted run takes {longest_s:.0f} s", flush=True)
+    good = number = 0
+    while number < arguments.kills:
+        at_s = rng.uniform(0.0, longest_s)
+        with tempfile.TemporaryDirectory() as directory:
+            words = _run_until_killed(Path(directory), at_s)
+            if words is None:  # it was faster than the first, and is no kill
+                longest_s = at_s
+                continue
+            faults, done = _go_on(Path(directory), words)
+        number += 1
+        good += not faults
+        shown = f"killed after {at_s:5.1f} s, {done:>2} trials done"
+        print(f"{number:>3}  {shown}  {'; '.join(faults) or 'ok'}", flush=True)
+    print(f"{good} of {arguments.kills}")
+    sys.exit(good != arguments.kills)
+
+
+def _command() -> list[str]:
+    return quick_optimize("--json", "--study", _STUDY, "--budget", "15m")
+
+
+def _whole_run() -> float:
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        code, _, err = run_tuner(Path(directory), *_command())
+    assert code == 0, err
+    return time.monotonic() - started_s
+
+
+def _go_on(home: Path, words: str) -> tuple[list[str], int]:
+    """What went wrong, and how many trials had been done."""
+    faults = [f"{file.name} is torn" for file in home.glob("*.db") if not _is_whole(file)]
+    code, out, err = run_tuner(home, "show", _STUDY, "--json")
+    before = read_json(out)["trials"] if code == 0 else []
+    if code and "there is no" not in err and "is empty" not in err:
+        faults.append(f"cannot be read: {err.strip()}")
+    done = [trial["number"] for trial in before if trial["status"] != "running"]
+    if len(before) - len(done) > 1:
+        faults.append(f"{len(before) - len(done)} trials were running")
+    if (url := _engine_of(words)) and not _is_gone(url):
+        faults.append("its engine outlived it")
+    return faults + _resume(home, done), len(done)
+
+
+def _run_until_killed(home: Path, at_s: float) -> str | None:
+    """What it said on standard error; None when it ended before."""
+    with start_tuner(home, *_command()) as process:
+        try:
+            process.communicate(timeout=at_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            return process.communicate()[1]
+    return None
+
+
+def _resume(home: Path, done: list[int]) -> list[str]:
+    code, out, err = run_tuner(home, *_command())
+    if code not in (0, 3):
+        return [f"did not go on: {err.strip().splitlines()[-1]}"]
+    faults = [] if read_json(out)["study"] == _STUDY else ["another study"]
+    after: list[dict[str, Any]] = read_json(run_tuner(home, "show", _STUDY, "--json")[1])["trials"]
+    by_number = {trial["number"]: trial["status"] for trial in after}
+    if any(by_number.get(number) in (None, "lost", "running") for number in done):
+        faults.append("a trial that was done is lost")
+    if list(by_number.values()).count("lost") > 1 or "running" in by_number.values():
+        faults.append("more than the running trial is lost")
+    return faults + [f"{file.name} is torn" for file in home.glob("*.db") if not _is_whole(file)]
+
+
+def _is_whole(file: Path) -> bool:
+    with sqlite3.connect(file) as connection:
+        return bool(connection.execute("pragma integrity_check").fetchone() == ("ok",))
+
+
+def _engine_of(words: str) -> str | None:
+    started = [line for line in words.splitlines() if "engine started" in line]
+    return started[0].split()[-1] if started else None
+
+
+def _is_gone(url: str) -> bool:
+    until_s = time.monotonic() + _ENGINE_GONE_WITHIN_S
+    while time.monotonic() < until_s:
+        try:
+            httpx.get(f"{url}/health", timeout=2.0)
+        except httpx.ConnectError:
+            return True
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+    return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""How well the simulator predicts live runs that its cost model was not fitted to.
+
+    python -m tests.benchmarks.sim_fidelity --results fidelity.jsonl
+
+Starts an engine, probes it as `tuner optimize` does, and plays three kinds of traffic under a dozen configs
+through HTTP with the real load client. Each run is simulated at once, and the pair printed: predicted against
+measured p95 of long TTFT, worst pause and share refused. At the end come medians and p90 of the errors, with
+and without what the runs so far taught (`tuner.correction`), and the worst pairs.
+
+Runs are kept in `--results`, a pair a line; the same command goes on where it stopped. A run that the load
+client spoiled, or during which other programs took more than `--others` of the machine, is not counted and
+made again at the next start; a run begins when they take less. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from engine.core.config import parse_config
+from engine.core.quantiles import nearest_rank
+from engine.core.report import TrialSummary
+from engine.core.slo import Slo
+from loadtests.traffic.offered_load import build_schedule
+from loadtests.traffic.profiles import load_profile
+from loadtests.traffic.schedule import Schedule
+from tuner.correction import Pair, corrected_errors
+from tuner.live import LiveEvaluator, LiveServer
+from tuner.served_model import model_info
+from tuner.serving import EngineChoice, serving
+from tuner.simulated import SimulatedEvaluator
+from tuner.sizing import Capacity, Probe
+from tuner.terminal import TerminalAnnouncer
+
+SLO_PAUSE_S = 0.5
+# (profile, pause SLOs that a long prompt takes to read, duration in such units): a quarter of a minute each.
+TRAFFIC = (("ambush", 4.0, 7.0), ("chat", 3.0, 10.0), ("overload", 3.0, 8.0))
+CONFIGS: tuple[Mapping[str, Any], ...] = (
+    {"prefill_policy": "whole"},
+    {"prefill_chunk_tokens": 512},
+    {"prefill_chunk_tokens": 256},
+    {"prefill_chunk_tokens": 128},
+    {"prefill_chunk_tokens": 96, "solo_chunk_tokens": 512},
+    {"prefill_chunk_tokens": 64, "prefill_order": "shortest"},
+    {"prefill_policy": "paced", "pause_target_s": 0.45},
+    {"prefill_policy": "paced", "pause_target_s": 0.3, "prefill_order": "aged"},
+    {"prefill_policy": "paced", "pause_target_s": 0.2},
+    {"prefill_chunk_tokens": 192, "max_running_requests": 4, "max_waiting_requests": 2},
+    {"prefill_chunk_tokens": 128, "decode_steps_per_chunk": 2},
+    {"prefill_chunk_tokens": 384, "prefill_order": "shortest", "max_queue_wait_s": 4.0},
+)
+_LOOK_S = 3.0
+METRICS = ("long TTFT p95", "worst pause")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A config on one kind of traffic, measured; numbers in `METRICS`' order, seconds.
+
+    Attributes:
+        others: share of the machine that other programs took meanwhile.
+        steps: features of each step's work, in `Work.features`' order, and its seconds: to find out what the
+            simulator leaves out.
+        problems: why the load client's numbers do not count; empty when they do.
+    """
+
+    traffic: str
+    config: int
+    capacity: Mapping[str, Any]
+    model: Mapping[str, Any]
+    measured: tuple[float | None, float | None]
+    shed: float
+    others: float
+    problems: tuple[str, ...] = ()
+    steps: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def seed(self) -> int:
+        return 100 + self.config
+
+    def schedule(self) -> Schedule:
+        return schedule_of(self.traffic, self.seed, Capacity.from_mapping(self.capacity))
+
+    def predict(self) -> TrialSummary:
+        capacity = Capacity.from_mapping(self.capacity)
+        simulator = SimulatedEvaluator(
+            lambda seed: self.schedule(), capacity.costs, model_info(self.model, capacity.context_tokens),
+            Slo(SLO_PAUSE_S), capacity.surroundings,
+        )  # fmt: skip
+        summary = simulator.evaluate(parse_config(CONFIGS[self.config]), self.seed, None).summary
+        assert summary is not None
+        return summary
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A run beside its simulation."""
+
+    run: Run
+    predicted: tuple[float | None, float | None]
+    shed: float
+
+    def pair(self, metric: int) -> Pair | None:
+        predicted, measured = self.predicted[metric], self.run.measured[metric]
+        if not predicted or not measured or max(predicted, measured) == float("inf"):
+            return None
+        return Pair(parse_config(CONFIGS[self.run.config]).prefill_policy, predicted, measured)
+
+    def line(self) -> str:
+        numbers = (
+            f"{name} {_seconds(self.predicted[m])} for {_seconds(self.run.measured[m])} "
+            f"({pair.predicted / pair.measured - 1:+.0%})"
+            if (pair := self.pair(m))
+            else f"{name} {_seconds(self.predicted[m])} for {_seconds(self.run.measured[m])}"
+            for m, name in enumerate(METRICS)
+        )
+        knobs = ", ".join(f"{value}" for value in CONFIGS[self.run.config].values())
+        shed = f"refused {self.shed:.0%} for {self.run.shed:.0%}"
+        return f"{self.run.traffic:9}{knobs:24}  " + "   ".join((*numbers, shed))
+
+
+def _seconds(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f} s"
+
+
+def main() -> None:
+    args = _parse()
+    runs = [_read(line) for line in args.results.read_text().splitlines()] if args.results.exists() else []
+    good = [compare(run) for run in runs if counts(run, args.others)]
+    for compared in good:
+        print(compared.line())
+    done = {(compared.run.traffic, compared.run.config) for compared in good}
+    wanted = [(name, c) for c in range(args.configs) for name, _, _ in TRAFFIC if (name, c) not in done]
+    if wanted and not args.report_only:
+        good += list(measure(wanted, args.results, args.others))
+    report(good)
+
+
+def measure(wanted: Sequence[tuple[str, int]], results: Path, others: float) -> Iterator[Compared]:
+    """Live runs of what is wanted, each compared as it ends."""
+    with serving(EngineChoice(None), None, TerminalAnnouncer(Console(stderr=True))) as server:
+        wait_until_quiet(others)
+        capacity = Probe(server, 1).measure(SLO_PAUSE_S)
+        print(
+            f"cost model: {capacity.prefill_error:.1%} off on prefill, {capacity.decode_error:.1%} on decode"
+        )
+        if capacity.unexplained:
+            raise SystemExit(capacity.unexplained)
+        for traffic, config in wanted:
+            wait_until_quiet(others)
+            run = play(server, capacity, traffic, config)
+            with results.open("a") as file:
+                file.write(json.dumps(dataclasses.asdict(run)) + "\n")
+            if counts(run, others):
+                compared = compare(run)
+                print(compared.line(), flush=True)
+                yield compared
+            else:
+                why = "; ".join(run.problems) or f"other programs took {run.others:.0%} of the machine"
+                print(f"{traffic} {config}: not counted, {why}", flush=True)
+
+
+def play(server: LiveServer, capacity: Capacity, traffic: str, config: int) -> Run:
+    schedule = schedule_of(traffic, 100 + config, capacity)
+    live = LiveEvaluator(server, lambda seed: schedule, Slo(SLO_PAUSE_S))
+    with others_share() as share:
+        measured = live.evaluate(
+            parse_config(CONFIGS[config], server.setter.original.config), schedule.seed, None
+        )
+    summary = measured.summary
+    problems = (*measured.problems, *([measured.crash] if measured.crash else ()))
+    return Run(
+        traffic, config, capacity.to_mapping(), dict(server.client.model_entry()),
+        (summary.long_ttft_p95_s, summary.worst_pause_s) if summary else (None, None),
+        summary.shed_rate if summary else 0.0, share[0], problems,
+        tuple((*step.work.features(), step.duration_s) for step in measured.steps),
+    )  # fmt: skip
+
+
+def wait_until_quiet(others: float) -> None:
+    while True:
+        with others_share() as share:
+            time.sleep(_LOOK_S)
+        if share[0] <= others:
+            return
+
+
+@contextlib.contextmanager
+def others_share() -> Iterator[list[float]]:
+    """Afterwards holds the share of this machine's cores that neither we nor our engine used."""
+    share, busy_s, own_s, began_s = [0.0], _busy_s(), _own_s(), time.monotonic()
+    yield share
+    others_s = (_busy_s() - busy_s) - (_own_s() - own_s)
+    share[0] = max(0.0, others_s / (time.monotonic() - began_s) / (os.cpu_count() or 1))
+
+
+def _busy_s() -> float:
+    user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    """CPU seconds of this process, its children that have ended, and those that run: the engine."""
+    ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own_s = sum(usage.ru_utime + usage.ru_stime for usage in ended)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                own_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own_s
+
+
+def schedule_of(traffic: str, seed: int, capacity: Capacity) -> Schedule:
+    slos, duration = next((s, d) for name, s, d in TRAFFIC if name == traffic)
+    profile = dataclasses.replace(load_profile(traffic), long_prefill_slos=slos, duration=duration)
+    return build_schedule(profile, seed, capacity.sizing(SLO_PAUSE_S, slos))
+
+
+def compare(run: Run) -> Compared:
+    summary = run.predict()
+    return Compared(run, (summary.long_ttft_p95_s, summary.worst_pause_s), summary.shed_rate)
+
+
+def counts(run: Run, others: float) -> bool:
+    return not run.problems and run.others <= others
+
+
+def report(compared: Sequence[Compared]) -> None:
+    print(f"\n{len(compared)} pairs of a live run and its simulation")
+    for metric, name in enumerate(METRICS):
+        pairs = [(pair, one) for one in compared if (pair := one.pair(metric))]
+        errors = [(abs(pair.predicted / pair.measured - 1.0), one) for pair, one in pairs]
+        corrected = corrected_errors([pair for pair, _ in pairs])
+        print(f"{name:15}{_spread([e for e, _ in errors])}   corrected by the others {_spread(corrected)}")
+        for error, one in sorted(errors, key=lambda entry: -entry[0])[:3]:
+            print(f"    worst: {error:.0%}  {one.line()}")
+    shed = [abs(one.shed - one.run.shed) for one in compared]
+    print(f"{'share refused':15}{_spread(shed)} of the requests")
+
+
+def _spread(errors: Sequence[float]) -> str:
+    middle, high = nearest_rank(errors, 0.5), nearest_rank(errors, 0.9)
+    return "none" if middle is None or high is None else f"median {middle:.1%}, p90 {high:.1%}"
+
+
+def _read(line: str) -> Run:
+    values = json.loads(line)
+    return Run(**{**values, "measured": tuple(values["measured"]), "problems": tuple(values["problems"])})
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--results", type=Path, required=True, help="where runs are kept; goes on with those that are there")
+    add("--configs", type=int, default=len(CONFIGS), help="so many of them (default %(default)s)")
+    add("--others", type=float, default=0.1, help="most of the machine that others may take (default 0.1)")
+    add("--report-only", action="store_true", help="make no runs; simulate those that are kept")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

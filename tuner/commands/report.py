@@ -1,0 +1,39 @@
+"""The `tuner report` command; reads while a study is being written."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tuner.errors import TunerError
+from tuner.html_report.evidence import gather
+from tuner.html_report.page import page
+from tuner.paths import locate_database
+from tuner.store.database import open_database
+from tuner.store.studies import Studies
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the report. Raises: TunerError."""
+    location = locate_database(arguments.db)
+    engine = open_database(location, create=False)
+    try:
+        studies = Studies(engine)
+        evidence = gather(studies, studies.get(arguments.study), location.shown)
+    finally:
+        engine.dispose()
+    # As shown: a URL's password does not belong into a file that is passed on.
+    content = page(evidence, location.shown if arguments.db else "")
+    file = arguments.html or Path(f"{evidence.study.name}.html")
+    _write(file, content)
+    size = f"{len(content.encode()) / 1e6:.1f} MB"
+    print(f"{evidence.study.name}: {file} ({size}), open it in any browser", file=sys.stderr)
+    return 0
+
+
+def _write(file: Path, content: str) -> None:
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise TunerError(f"cannot write {file}: {error.strerror}; choose another --html") from error

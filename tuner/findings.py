@@ -1,0 +1,209 @@
+"""What a study's result says, in rows and sentences; of the object that `--json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.core.config import SchedulerConfig, parse_config
+from engine.core.quantiles import supported
+from tuner.search_space import describe
+from tuner.store.models import TrialKind
+from tuner.store.rows import finite
+from tuner.terminal import in_seconds
+from tuner.trials import Outcome as Pooled
+from tuner.trials import Trial, pool
+
+# One config's numbers, as the result holds them.
+Outcome = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the verdict's table.
+
+    Attributes:
+        keeps: the SLO.
+    """
+
+    name: str
+    ttft: str
+    pause: str
+    keeps: bool
+    refused: str
+    note: str = ""
+
+    @property
+    def mark(self) -> str:
+        return "✓" if self.keeps else "✗"
+
+
+def rows_of(result: Mapping[str, Any]) -> list[Row]:
+    """Baseline, rule of thumb and winner, or the smallest pause where nothing won."""
+    slo_s = result["slo_pause_s"]
+    rows = []
+    if baseline := result.get("baseline"):
+        rows.append(_row("chunking off", baseline, slo_s))
+    if rule := result.get("rule_of_thumb"):
+        rows.append(_row(f"rule of thumb ({rule['config']['prefill_chunk_tokens']} tokens)", rule, slo_s))
+    if winner := result.get("winner"):
+        note = f"{winner['replicates']} confirmations on fresh traffic"
+        rows.append(_row(f"winner ({name_of(winner)})", winner, slo_s, note))
+    elif best := result.get("best_so_far"):
+        rows.append(_row(f"best so far ({name_of(best)})", best, slo_s, "not confirmed"))
+    elif smallest := result.get("smallest_pause"):
+        rows.append(_row(f"smallest pause ({name_of(smallest)})", smallest, slo_s))
+    return rows
+
+
+def _row(name: str, outcome: Outcome, slo_s: float, note: str = "") -> Row:
+    pause, is_bound = outcome["worst_pause_s"], outcome.get("worst_pause_is_bound", False)
+    return Row(
+        name=name,
+        ttft=in_seconds(outcome["long_ttft_p95_s"]),
+        pause=("≥ " if is_bound else "") + in_seconds(pause),
+        keeps=pause is not None and pause <= slo_s and not is_bound,
+        refused=f"{outcome['shed_rate']:.0%}" if outcome["shed_rate"] else "0",
+        note=note,
+    )
+
+
+def name_of(outcome: Outcome) -> str:
+    """The config in a few words."""
+    return describe(config_of(outcome))
+
+
+def config_of(outcome: Outcome) -> SchedulerConfig:
+    return parse_config(outcome["config"])
+
+
+def ttft_title(result: Mapping[str, Any]) -> str:
+    """A percentile is called one only when the samples support it."""
+    shown = (result.get(name) for name in ("baseline", "rule_of_thumb", "winner", "smallest_pause"))
+    fewest = min((outcome.get("long_ttft_n", 0) for outcome in shown if outcome), default=0)
+    if supported(0.95, fewest):
+        return "long TTFT p95"
+    return "long TTFT worst" if fewest < 20 else "long TTFT"
+
+
+def sentence_of(result: Mapping[str, Any]) -> str:
+    """What was found, in one sentence."""
+    if result.get("so_far"):
+        return _so_far_sentence(result)
+    winner, baseline = result.get("winner"), result.get("baseline")
+    if not winner or not baseline:
+        line = no_config_line(result)
+        return line[0].upper() + line[1:] + "."
+    before = baseline["worst_pause_s"]
+    was = f" (was {before:.2f} s)" if before is not None else ""
+    pause = winner["worst_pause_s"] or 0.0
+    return f"{_longer(winner, baseline)}; nobody's answer stops for more than {pause:.2f} s{was}."
+
+
+def _longer(winner: Outcome, baseline: Outcome) -> str:
+    after, before = winner["long_ttft_p95_s"], baseline["long_ttft_p95_s"]
+    if not after or not before:
+        return "The long prompts are answered"
+    ratio = after / before - 1
+    if abs(ratio) < 0.01:
+        return "The long prompts wait as long as before"
+    return f"The long prompts wait {abs(ratio):.0%} {'longer' if ratio > 0 else 'less long'}"
+
+
+def no_config_line(result: Mapping[str, Any]) -> str:
+    """Says that nothing keeps the SLO, what can be had, and what that costs."""
+    head, smallest = f"no config keeps a pause of {result['slo_pause_s']:g} s", result["smallest_pause"]
+    pause, price = smallest["worst_pause_s"], smallest["long_ttft_p95_s"]
+    if not result.get("baseline"):
+        return f"{head}: a decode step alone takes {pause or 0.0:.3f} s here"
+    if pause is None:
+        return f"{head}: nothing streamed"
+    cost = "" if price is None else f", with long prompts waiting {price:.2f} s"
+    bound = "at least " if smallest.get("worst_pause_is_bound") else ""
+    fresh = " on fresh traffic" if pause <= result["slo_pause_s"] else ""
+    return f"{head}{fresh}; the smallest pause reached is {bound}{pause:.2f} s ({name_of(smallest)}{cost})"
+
+
+def tested_of(result: Mapping[str, Any]) -> list[str]:
+    """What the claim stands on, and what was left out of it: a sentence each."""
+    if result.get("so_far"):
+        return [f"{result['live_trials']} live runs have ended so far."]
+    shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
+    each = shown["requests"] // max(1, shown["replicates"])
+    said = [f"Tested: {shown['replicates']} × {each} requests after {result['live_trials']} live runs."]
+    if aside := result.get("set_aside"):
+        said.append(f"Set aside: {aside}, with a pause far beyond its prediction; the run was made again.")
+    errors = result.get("simulator_error") or {}
+    ttft, pause = errors.get("long_ttft_p95"), errors.get("worst_pause")
+    if ttft is not None and pause is not None:
+        said.append(f"Simulator off by {ttft:.0%} (TTFT), {pause:.0%} (pause).")
+    return said
+
+
+def unmeasured_of(result: Mapping[str, Any]) -> list[str]:
+    """What was left out, why, and how to have it in; the latest stands for all."""
+    reasons = result.get("unmeasured") or []
+    if not reasons:
+        return []
+    what = "1 setting" if len(reasons) == 1 else f"{len(reasons)} settings"
+    return [f"{what} could not be measured on this host at this load: {reasons[-1]}."]
+
+
+def summary_of(result: Mapping[str, Any]) -> str:
+    """A stored result in a few words."""
+    if not result:
+        return "no result yet"
+    winner = result.get("winner")
+    if not winner:
+        return "no config keeps the SLO"
+    ttft, pause = in_seconds(winner["long_ttft_p95_s"]), winner["worst_pause_s"]
+    return f"{ttft} at {in_seconds(pause)}" if pause is not None else ttft
+
+
+def so_far(slo_s: float, trials: Sequence[Trial]) -> dict[str, Any]:
+    """What a study without a verdict has found out, in the shape of a result, with `so_far` true.
+
+    Its `best_so_far` is the cheapest run that kept the SLO, which nothing has confirmed yet.
+    """
+    whole = [trial for trial in trials if trial.is_complete and trial.worst_pause_s is not None]
+    baseline = [trial for trial in whole if trial.kind is TrialKind.BASELINE][:1]
+    kept = [t for t in whole if (t.worst_pause_s or 0.0) <= slo_s and t.long_ttft_p95_s is not None]
+    best = sorted(kept, key=lambda trial: trial.long_ttft_p95_s or 0.0)[:1]
+    least = sorted(whole, key=lambda trial: trial.worst_pause_s or 0.0)[:1]
+    return {
+        "so_far": True,
+        "slo_pause_s": slo_s,
+        "live_trials": len(whole),
+        "baseline": outcome_json(pool(baseline)) if baseline else None,
+        "best_so_far": outcome_json(pool(best)) if best else None,
+        "smallest_pause": outcome_json(pool(least)) if least else None,
+    }
+
+
+def _so_far_sentence(result: Mapping[str, Any]) -> str:
+    head = "This study has not come to its verdict yet"
+    if best := result.get("best_so_far"):
+        ttft, pause = in_seconds(best["long_ttft_p95_s"]), in_seconds(best["worst_pause_s"])
+        return f"{head}; the best so far is a long TTFT of {ttft} at a worst pause of {pause}, not confirmed."
+    if smallest := result.get("smallest_pause"):
+        pause = in_seconds(smallest["worst_pause_s"])
+        return f"{head}; no run so far keeps a pause of {result['slo_pause_s']:g} s, the smallest is {pause}."
+    return f"{head}, and no run has ended."
+
+
+def outcome_json(outcome: Pooled | None, **more: Any) -> dict[str, Any] | None:
+    """A config's numbers as the result holds them; null stands for what does not exist or is infinite."""
+    if outcome is None:
+        return None
+    return {
+        "config": outcome.config.to_mapping(),
+        "long_ttft_p95_s": finite(outcome.long_ttft_p95_s),
+        "long_ttft_n": outcome.long_ttft_n,
+        "worst_pause_s": finite(outcome.worst_pause_s),
+        "worst_pause_is_bound": outcome.is_bound,
+        "shed_rate": outcome.shed_rate,
+        "replicates": outcome.replicates,
+        "requests": outcome.num_requests,
+        **more,
+    }

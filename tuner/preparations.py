@@ -1,0 +1,39 @@
+"""What is found out before a search, in words."""
+
+from __future__ import annotations
+
+from loadtests.traffic.schedule import Schedule, uncached_tokens
+from tuner.announce import Announcer
+from tuner.sizing import Capacity
+
+# No config makes a stream faster than its own decode steps.
+FLOOR_SHARE = 0.9
+_BUSY_ERROR = 0.35
+
+
+def announce_capacity(capacity: Capacity, slo_pause_s: float, announcer: Announcer) -> None:
+    """What the server can do, and how well the cost model explains it."""
+    floor = capacity.stall_floor_s
+    possible = floor <= FLOOR_SHARE * slo_pause_s
+    verdict = "is possible" if possible else "is out of reach"
+    announcer.done("stall floor (decode only)", f"{floor:.3f} s → {slo_pause_s:g} s {verdict}")
+    errors = f"{capacity.prefill_error:.0%} prefill, {capacity.decode_error:.0%} decode"
+    announcer.done(f"cost model from {capacity.num_steps} steps", f"held-out error {errors}")
+    if capacity.unexplained:
+        announcer.warn(f"{capacity.unexplained}; nothing is simulated")
+    elif max(capacity.prefill_error, capacity.decode_error) > _BUSY_ERROR:
+        announcer.warn(
+            "steps of equal work took very different times: this machine is busy with something else, "
+            "and what is found now may not hold when it is not"
+        )
+
+
+def announce_traffic(schedule: Schedule, announcer: Announcer) -> None:
+    """What each config will meet."""
+    new = zip(schedule.requests, uncached_tokens(schedule.requests), strict=True)
+    long = [r for r, tokens in new if r.measured and tokens >= schedule.long_prompt_tokens]
+    longest = max((request.prompt_tokens for request in long), default=0)
+    detail = f"{schedule.num_measured} requests in {schedule.duration_s:.0f} s, {len(long)} of them long "
+    announcer.done("traffic sized for this server", detail + f"(up to {longest} tokens)")
+    for note in schedule.notes:
+        announcer.warn(note)
