@@ -52,12 +52,14 @@ class Load:
         num_waiting, waiting_prefill_tokens: of the queue beyond those that the next step starts.
         unread_s: predicted time to read every prompt inside, decode steps in between included.
         slot_wait_s: predicted time until a running slot and its KV are free; 0 when they are.
+        is_guess: nothing is known yet of what work costs here, so nobody is refused for a predicted time.
     """
 
     num_waiting: int
     waiting_prefill_tokens: int
     unread_s: float
     slot_wait_s: float
+    is_guess: bool = False
 
 
 def decide(
@@ -110,7 +112,7 @@ def _overloaded(
         message = f"{load.waiting_prefill_tokens} prompt tokens are waiting already; try again later"
         return Refused(RefusalCode.PREFILL_BACKLOG, message, drain_s)
     ttft_s = drain_s + own_prefill_s
-    if drain_s > 0 and ttft_s > config.max_queue_wait_s:
+    if drain_s > 0 and ttft_s > config.max_queue_wait_s and not load.is_guess:
         message = f"the first token would take about {ttft_s:.0f} s; try again later"
         return Refused(RefusalCode.QUEUE_WAIT, message, drain_s)
     return Admitted(ttft_s)

@@ -41,6 +41,7 @@ class Forecast:
             waiting_prefill_tokens=sum(row.num_uncached for row in waiting),
             unread_s=self.reading_s([*running, *waiting], running, config),
             slot_wait_s=self._slot_wait_s(request, running, len(waiting), config),
+            is_guess=self._pace.is_guess,
         )
 
     def reading_s(self, rows: Sequence[Row], running: Sequence[Row], config: SchedulerConfig) -> float:

@@ -27,10 +27,14 @@ class Pace:
 
     Args:
         proven: the model is known to be right (a simulated device runs on it); no bound on growth.
+
+    Attributes:
+        is_guess: nothing is known yet of what work costs here.
     """
 
     def __init__(self, costs: CostModel, proven: bool = False) -> None:
         self.costs = costs
+        self.is_guess = not proven
         self._unproven_margin = 1.0 if proven else _UNPROVEN_MARGIN
         self._largest_tokens = 1 << 62 if proven else 0
         self._steps: deque[tuple[Work, float]] = deque(maxlen=_REMEMBERED)
@@ -40,6 +44,11 @@ class Pace:
         self._largest_tokens = max(self._largest_tokens, work.prefill_tokens)
         if work.prefill_tokens:
             self._steps.append((work, duration_s))
+
+    def learn(self, costs: CostModel) -> None:
+        """What steps have told about costs."""
+        self.costs = costs
+        self.is_guess = False
 
     def doubt(self) -> None:
         """Something has changed: be as careful as at the start until new steps say otherwise."""

@@ -107,7 +107,7 @@ class Scheduler:
     def calibrate(self, costs: CostModel) -> None:
         """Replaces the cost model behind predictions and the paced policy."""
         with self._lock:
-            self._pace.costs = costs
+            self._pace.learn(costs)
 
     @property
     def is_idle(self) -> bool:

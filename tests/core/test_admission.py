@@ -3,8 +3,11 @@ from __future__ import annotations
 import pytest
 
 from engine.core.admission import Admitted, RefusalCode, Refused
+from engine.core.config import parse_config
+from engine.core.cost_model import UNFITTED
 from engine.core.executor import ModelInfo
-from tests.core.fakes import Engine, request
+from engine.core.scheduler import Scheduler
+from tests.core.fakes import MODEL, Engine, request
 
 
 def refusal(verdict: object) -> Refused:
@@ -79,6 +82,14 @@ def test_a_predicted_first_token_beyond_the_limit_is_refused() -> None:
     verdicts = engine.submit(*(request(f"r{i}", 900, 2) for i in range(4)))
     assert isinstance(verdicts[0], Admitted)
     assert refusal(verdicts[-1]).code is RefusalCode.QUEUE_WAIT
+
+
+def test_nobody_is_refused_for_a_time_that_is_only_guessed() -> None:
+    scheduler = Scheduler(MODEL, parse_config({"max_queue_wait_s": 5.0}))
+    cold = [scheduler.submit(request(f"r{i}", 900, 2)) for i in range(8)]
+    assert all(isinstance(verdict, Admitted) for verdict in cold)
+    scheduler.calibrate(UNFITTED)
+    assert refusal(scheduler.submit(request("late", 900, 2))).code is RefusalCode.QUEUE_WAIT
 
 
 def test_an_idle_engine_reads_even_a_prompt_slower_than_the_limit() -> None:
