@@ -29,6 +29,7 @@ _ENOUGH_SLOS = 1.5
 _POOR_FIT = 0.35
 _PROBE_STREAMS = 3
 _STREAM_TOKENS = 12
+_ODD = 5  # tokens from one length to the next
 _MIN_PROBE_CHUNK = 16
 _TYPICAL_ROWS = 4
 _TYPICAL_DEPTH = 256
@@ -151,15 +152,18 @@ class Probe:
     def _probe_chunks(self, longest: int) -> int:
         """Reads prompts alone in chunks of two sizes, to tell depth and chunk count apart; the generation."""
         for share in (8, 4):
-            chunk = max(_MIN_PROBE_CHUNK, longest // share)
+            chunk = max(_MIN_PROBE_CHUNK, longest // share - 1)
             config = dataclasses.replace(fixed_chunks(self._base, chunk), solo_chunk_tokens=chunk)
             generation = self._setter.put(config, f"sizing: chunks of {chunk}")
             self._read(longest)
         return generation
 
     def _read(self, tokens: int) -> float:
-        """Seconds the device took for a prompt with nobody else there."""
-        prompt = self._server.book.prompt(self._request("read", tokens, 1, 0.0))
+        """Seconds the device took for a prompt with nobody else there: a few tokens shorter each time, for
+        traffic's lengths are odd and new, which costs more than round ones that were read before.
+        """
+        odd = max(1, tokens - 1 - self._num_probes * _ODD % max(1, tokens // 8))
+        prompt = self._server.book.prompt(self._request("read", odd, 1, 0.0))
         self._client.ask(prompt.text, 1)
         return sum(record.duration_s for record in self._collect() if record.prefill)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.core.cost_model import Work
 from engine.core.plan import PrefillChunk
@@ -10,9 +11,8 @@ from engine.core.request import FinishReason
 from engine.core.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """One output token, at the instant it left the device."""
+class TokenEvent(NamedTuple):
+    """One output token, at the instant it left the device. A tuple, because there are so many of them."""
 
     request_id: str
     token: int

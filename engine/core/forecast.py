@@ -28,29 +28,30 @@ class Forecast:
         self._output.add(num_tokens)
 
     def load(
-        self, request: Request, running: Sequence[Row], waiting: Sequence[Row], config: SchedulerConfig
-    ) -> Load:
-        """What the request finds inside.
+        self, row: Row, running: Sequence[Row], waiting: Sequence[Row], config: SchedulerConfig
+    ) -> tuple[Load, float]:
+        """What a newcomer finds inside, and the time to read its own prompt.
 
         Args:
             running: rows that run, or start with the next plan.
             waiting: the queue behind them.
         """
-        return Load(
+        writing = Work.of_decode(row.depth for row in running if row.may_decode)
+        load = Load(
             num_waiting=len(waiting),
             waiting_prefill_tokens=sum(row.num_uncached for row in waiting),
-            unread_s=self.reading_s([*running, *waiting], running, config),
-            slot_wait_s=self._slot_wait_s(request, running, len(waiting), config),
+            unread_s=self._reading_s([*running, *waiting], writing, config),
+            slot_wait_s=self._slot_wait_s(row.request, running, len(waiting), config),
             is_guess=self._pace.is_guess,
         )
+        return load, self._reading_s([row], writing, config)
 
-    def reading_s(self, rows: Sequence[Row], running: Sequence[Row], config: SchedulerConfig) -> float:
+    def _reading_s(self, rows: Sequence[Row], writing: Work, config: SchedulerConfig) -> float:
         """Time to read what is unread of `rows` while those that write go on."""
         prompts = [(row.num_done, row.num_uncached) for row in rows if row.num_unread]
         if not prompts:
             return 0.0
         costs = self._pace.costs
-        writing = Work.of_decode(row.depth for row in running if row.may_decode)
         beside = writing.beside_chunks(self._model.one_pass)
         chunk = self._chunk_tokens(prompts, beside, config)
         reading_s = sum(costs.prefill_seconds(tokens, start, chunk) for start, tokens in prompts)

@@ -58,7 +58,8 @@ class Row:
 
     @property
     def may_decode(self) -> bool:
-        return self.num_unread == 0 and self.num_sampled < self.request.max_tokens
+        request = self.request
+        return self.num_prefilled == len(request.prompt) and self.num_sampled < request.max_tokens
 
     def take_chunk(self, chunk: PrefillChunk, step: int, now_s: float) -> None:
         """Counts a chunk that is launched with this step."""

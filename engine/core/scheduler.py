@@ -176,8 +176,7 @@ class Scheduler:
     def _decide(self, row: Row) -> Admitted | Refused:
         starting = self._starting()
         running, waiting = [*self._running.values(), *starting], self._waiting[len(starting) :]
-        load = self._forecast.load(row.request, running, waiting, self._config)
-        own_s = self._forecast.reading_s([row], running, self._config)
+        load, own_s = self._forecast.load(row, running, waiting, self._config)
         return admission.decide(row.request, load, own_s, self._config, self._model, row.num_expected)
 
     def _start_waiting(self) -> tuple[Request, ...]:

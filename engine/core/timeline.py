@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import takewhile
 
 
 class PauseKind(StrEnum):
@@ -86,5 +85,12 @@ class PauseLog:
 
     def explain(self, since_s: float) -> PauseCause | None:
         """The longest piece of work that ended after `since_s`."""
-        recent = takewhile(lambda entry: entry[0] > since_s, reversed(self._causes))
-        return max((cause for _, cause in recent), key=lambda cause: cause.duration_s, default=None)
+        longest: PauseCause | None = None
+        for ended_at_s, cause in reversed(
+            self._causes
+        ):  # mostly one: asked of every row whose step was longest
+            if ended_at_s <= since_s:
+                break
+            if longest is None or cause.duration_s > longest.duration_s:
+                longest = cause
+        return longest

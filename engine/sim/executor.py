@@ -114,7 +114,8 @@ class SimExecutor:
         work = Work.of_step(depths, prefill, self._model.one_pass)
         self._free_at_s = self._ends_at_s(self._costs.seconds(work))
         completed = [chunk.request_id for chunk in prefill if chunk.completes_prompt]
-        return Ticket(self._free_at_s, tuple(next(self._answers[i]) for i in (*decode, *completed)))
+        answers = map(self._answers.__getitem__, (*decode, *completed))
+        return Ticket(self._free_at_s, tuple(map(next, answers)))
 
     def _ends_at_s(self, seconds: float) -> float:
         """When work ends that is launched now and is predicted to take so long."""

@@ -220,10 +220,11 @@ class _Run:
                 self._take_end(event)
 
     def _take_token(self, event: TokenEvent) -> None:
-        tokens = self._tokens[event.request_id]
-        if tokens and event.request_id in self._watched:
-            self._worst_pause_s = max(self._worst_pause_s, event.at_s - tokens[-1])
-        tokens.append(event.at_s)
+        request_id, _, _, at_s = event
+        tokens = self._tokens[request_id]
+        if tokens and at_s - tokens[-1] > self._worst_pause_s and request_id in self._watched:
+            self._worst_pause_s = at_s - tokens[-1]
+        tokens.append(at_s)
 
     def _take_end(self, event: FinishedEvent) -> None:
         self._cached[event.request_id] = event.timeline.cached_tokens

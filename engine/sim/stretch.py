@@ -78,6 +78,8 @@ class StretchScheduler(Scheduler):
         is running does, and has since the latest step.
         """
         rows = self._running.values()
+        if self._in_flight and self._in_flight[0].num_chunks:
+            return 0
         if not rows or self._prefixes.has_drops or self._starting():
             return 0
         settled_at_s, least = self._settled_at_s, 1 << 62
@@ -151,4 +153,5 @@ class StretchPipeline(Pipeline):
             self._executor.release(request_id)
         if self._in_flight:
             plan, ticket = self._in_flight[0]
-            self._in_flight[0] = replace(plan, step=plan.step + len(stretch.ends_at_s)), ticket
+            step = plan.step + len(stretch.ends_at_s)
+            self._in_flight[0] = StepPlan(step=step, generation=plan.generation, decode=plan.decode), ticket

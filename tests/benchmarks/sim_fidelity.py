@@ -4,8 +4,10 @@
 
 Starts an engine, probes it as `tuner optimize` does, and plays three kinds of traffic under a dozen configs
 through HTTP with the real load client. Each run is simulated at once, and the pair printed: predicted against
-measured p95 of long TTFT, worst pause and share refused. At the end come medians and p90 of the errors, with
-and without what the runs so far taught (`tuner.correction`), and the worst pairs.
+measured p95 of long TTFT, worst pause and share refused. At the end come the worst pairs, and medians and p90
+of the errors: as they are; corrected by what the other runs teach (`tuner.correction`); and at the speed that
+the machine had in each run (all costs times its measured ÷ predicted step time), which leaves what is the
+simulator's own.
 
 Runs are kept in `--results`, a pair a line; the same command goes on where it stopped. A run that the load
 client spoiled, or during which other programs took more than `--others` of the machine, is not counted and
@@ -18,6 +20,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import operator
 import os
 import resource
 import time
@@ -29,6 +32,7 @@ from typing import Any
 from rich.console import Console
 
 from engine.core.config import parse_config
+from engine.core.cost_model import CostModel
 from engine.core.quantiles import nearest_rank
 from engine.core.report import TrialSummary
 from engine.core.slo import Slo
@@ -92,10 +96,19 @@ class Run:
     def schedule(self) -> Schedule:
         return schedule_of(self.traffic, self.seed, Capacity.from_mapping(self.capacity))
 
-    def predict(self) -> TrialSummary:
+    @property
+    def slowness(self) -> float:
+        """Measured ÷ predicted seconds of all its steps."""
+        costs = Capacity.from_mapping(self.capacity).costs.coefficients()
+        predicted = sum(sum(map(operator.mul, costs, step)) for step in self.steps)
+        return sum(step[-1] for step in self.steps) / predicted if predicted else 1.0
+
+    def predict(self, slowness: float = 1.0) -> TrialSummary:
+        """Args: slowness: all costs are this many times the fitted ones."""
         capacity = Capacity.from_mapping(self.capacity)
+        costs = CostModel(*(slowness * seconds for seconds in capacity.costs.coefficients()))
         simulator = SimulatedEvaluator(
-            lambda seed: self.schedule(), capacity.costs, model_info(self.model, capacity.context_tokens),
+            lambda seed: self.schedule(), costs, model_info(self.model, capacity.context_tokens),
             Slo(SLO_PAUSE_S), capacity.surroundings,
         )  # fmt: skip
         summary = simulator.evaluate(parse_config(CONFIGS[self.config]), self.seed, None).summary
@@ -110,9 +123,11 @@ class Compared:
     run: Run
     predicted: tuple[float | None, float | None]
     shed: float
+    at_its_speed: tuple[float | None, float | None]
 
-    def pair(self, metric: int) -> Pair | None:
-        predicted, measured = self.predicted[metric], self.run.measured[metric]
+    def pair(self, metric: int, at_its_speed: bool = False) -> Pair | None:
+        predicted = (self.at_its_speed if at_its_speed else self.predicted)[metric]
+        measured = self.run.measured[metric]
         if not predicted or not measured or max(predicted, measured) == float("inf"):
             return None
         return Pair(parse_config(CONFIGS[self.run.config]).prefill_policy, predicted, measured)
@@ -229,8 +244,11 @@ def schedule_of(traffic: str, seed: int, capacity: Capacity) -> Schedule:
 
 
 def compare(run: Run) -> Compared:
-    summary = run.predict()
-    return Compared(run, (summary.long_ttft_p95_s, summary.worst_pause_s), summary.shed_rate)
+    summary, slowed = run.predict(), run.predict(run.slowness)
+    return Compared(
+        run, (summary.long_ttft_p95_s, summary.worst_pause_s), summary.shed_rate,
+        (slowed.long_ttft_p95_s, slowed.worst_pause_s),
+    )  # fmt: skip
 
 
 def counts(run: Run, others: float) -> bool:
@@ -243,7 +261,12 @@ def report(compared: Sequence[Compared]) -> None:
         pairs = [(pair, one) for one in compared if (pair := one.pair(metric))]
         errors = [(abs(pair.predicted / pair.measured - 1.0), one) for pair, one in pairs]
         corrected = corrected_errors([pair for pair, _ in pairs])
-        print(f"{name:15}{_spread([e for e, _ in errors])}   corrected by the others {_spread(corrected)}")
+        slowed = [pair for one in compared if (pair := one.pair(metric, at_its_speed=True))]
+        own = [abs(pair.predicted / pair.measured - 1.0) for pair in slowed]
+        print(
+            f"{name:15}{_spread([e for e, _ in errors])}; corrected by the others {_spread(corrected)}; "
+            f"at the run's own speed {_spread(own)}"
+        )
         for error, one in sorted(errors, key=lambda entry: -entry[0])[:3]:
             print(f"    worst: {error:.0%}  {one.line()}")
     shed = [abs(one.shed - one.run.shed) for one in compared]
