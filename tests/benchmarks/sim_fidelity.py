@@ -17,13 +17,9 @@ made again at the next start; a run begins when they take less. The machine shou
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import operator
-import os
-import resource
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +35,7 @@ from engine.core.slo import Slo
 from loadtests.traffic.offered_load import build_schedule
 from loadtests.traffic.profiles import load_profile
 from loadtests.traffic.schedule import Schedule
+from tests.benchmarks.quiet import others_share, wait_until_quiet
 from tuner.correction import Pair, corrected_errors
 from tuner.live import LiveEvaluator, LiveServer
 from tuner.served_model import model_info
@@ -47,7 +44,6 @@ from tuner.simulated import SimulatedEvaluator
 from tuner.sizing import Capacity, Probe
 from tuner.terminal import TerminalAnnouncer
 
-SLO_PAUSE_S = 0.5
 # (profile, pause SLOs that a long prompt takes to read, duration in such units): a quarter of a minute each.
 TRAFFIC = (("ambush", 4.0, 7.0), ("chat", 3.0, 10.0), ("overload", 3.0, 8.0))
 CONFIGS: tuple[Mapping[str, Any], ...] = (
@@ -64,7 +60,6 @@ CONFIGS: tuple[Mapping[str, Any], ...] = (
     {"prefill_chunk_tokens": 128, "decode_steps_per_chunk": 2},
     {"prefill_chunk_tokens": 384, "prefill_order": "shortest", "max_queue_wait_s": 4.0},
 )
-_LOOK_S = 3.0
 METRICS = ("long TTFT p95", "worst pause")
 
 
@@ -81,6 +76,7 @@ class Run:
 
     traffic: str
     config: int
+    slo_pause_s: float
     capacity: Mapping[str, Any]
     model: Mapping[str, Any]
     measured: tuple[float | None, float | None]
@@ -94,7 +90,7 @@ class Run:
         return 100 + self.config
 
     def schedule(self) -> Schedule:
-        return schedule_of(self.traffic, self.seed, Capacity.from_mapping(self.capacity))
+        return schedule_of(self.traffic, self.seed, self.slo_pause_s, Capacity.from_mapping(self.capacity))
 
     @property
     def slowness(self) -> float:
@@ -109,7 +105,7 @@ class Run:
         costs = CostModel(*(slowness * seconds for seconds in capacity.costs.coefficients()))
         simulator = SimulatedEvaluator(
             lambda seed: self.schedule(), costs, model_info(self.model, capacity.context_tokens),
-            Slo(SLO_PAUSE_S), capacity.surroundings,
+            Slo(self.slo_pause_s), capacity.surroundings,
         )  # fmt: skip
         summary = simulator.evaluate(parse_config(CONFIGS[self.config]), self.seed, None).summary
         assert summary is not None
@@ -158,26 +154,28 @@ def main() -> None:
     done = {(compared.run.traffic, compared.run.config) for compared in good}
     wanted = [(name, c) for c in range(args.configs) for name, _, _ in TRAFFIC if (name, c) not in done]
     if wanted and not args.report_only:
-        good += list(measure(wanted, args.results, args.others))
+        good += list(measure(wanted, args))
     report(good)
 
 
-def measure(wanted: Sequence[tuple[str, int]], results: Path, others: float) -> Iterator[Compared]:
+def measure(wanted: Sequence[tuple[str, int]], args: argparse.Namespace) -> Iterator[Compared]:
     """Live runs of what is wanted, each compared as it ends."""
-    with serving(EngineChoice(None), None, TerminalAnnouncer(Console(stderr=True))) as server:
-        wait_until_quiet(others)
-        capacity = Probe(server, 1).measure(SLO_PAUSE_S)
+    with serving(
+        EngineChoice(None, backend=args.backend), None, TerminalAnnouncer(Console(stderr=True))
+    ) as server:
+        wait_until_quiet(args.others)
+        capacity = Probe(server, 1).measure(args.slo_pause)
         print(
             f"cost model: {capacity.prefill_error:.1%} off on prefill, {capacity.decode_error:.1%} on decode"
         )
         if capacity.unexplained:
             raise SystemExit(capacity.unexplained)
         for traffic, config in wanted:
-            wait_until_quiet(others)
-            run = play(server, capacity, traffic, config)
-            with results.open("a") as file:
+            wait_until_quiet(args.others)
+            run = play(server, capacity, traffic, config, args.slo_pause)
+            with args.results.open("a") as file:
                 file.write(json.dumps(dataclasses.asdict(run)) + "\n")
-            if counts(run, others):
+            if counts(run, args.others):
                 compared = compare(run)
                 print(compared.line(), flush=True)
                 yield compared
@@ -186,9 +184,9 @@ def measure(wanted: Sequence[tuple[str, int]], results: Path, others: float) -> 
                 print(f"{traffic} {config}: not counted, {why}", flush=True)
 
 
-def play(server: LiveServer, capacity: Capacity, traffic: str, config: int) -> Run:
-    schedule = schedule_of(traffic, 100 + config, capacity)
-    live = LiveEvaluator(server, lambda seed: schedule, Slo(SLO_PAUSE_S))
+def play(server: LiveServer, capacity: Capacity, traffic: str, config: int, slo_pause_s: float) -> Run:
+    schedule = schedule_of(traffic, 100 + config, slo_pause_s, capacity)
+    live = LiveEvaluator(server, lambda seed: schedule, Slo(slo_pause_s))
     with others_share() as share:
         measured = live.evaluate(
             parse_config(CONFIGS[config], server.setter.original.config), schedule.seed, None
@@ -196,51 +194,17 @@ def play(server: LiveServer, capacity: Capacity, traffic: str, config: int) -> R
     summary = measured.summary
     problems = (*measured.problems, *([measured.crash] if measured.crash else ()))
     return Run(
-        traffic, config, capacity.to_mapping(), dict(server.client.model_entry()),
+        traffic, config, slo_pause_s, capacity.to_mapping(), dict(server.client.model_entry()),
         (summary.long_ttft_p95_s, summary.worst_pause_s) if summary else (None, None),
         summary.shed_rate if summary else 0.0, share[0], problems,
         tuple((*step.work.features(), step.duration_s) for step in measured.steps),
     )  # fmt: skip
 
 
-def wait_until_quiet(others: float) -> None:
-    while True:
-        with others_share() as share:
-            time.sleep(_LOOK_S)
-        if share[0] <= others:
-            return
-
-
-@contextlib.contextmanager
-def others_share() -> Iterator[list[float]]:
-    """Afterwards holds the share of this machine's cores that neither we nor our engine used."""
-    share, busy_s, own_s, began_s = [0.0], _busy_s(), _own_s(), time.monotonic()
-    yield share
-    others_s = (_busy_s() - busy_s) - (_own_s() - own_s)
-    share[0] = max(0.0, others_s / (time.monotonic() - began_s) / (os.cpu_count() or 1))
-
-
-def _busy_s() -> float:
-    user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
-
-
-def _own_s() -> float:
-    """CPU seconds of this process, its children that have ended, and those that run: the engine."""
-    ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own_s = sum(usage.ru_utime + usage.ru_stime for usage in ended)
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                own_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return own_s
-
-
-def schedule_of(traffic: str, seed: int, capacity: Capacity) -> Schedule:
+def schedule_of(traffic: str, seed: int, slo_pause_s: float, capacity: Capacity) -> Schedule:
     slos, duration = next((s, d) for name, s, d in TRAFFIC if name == traffic)
     profile = dataclasses.replace(load_profile(traffic), long_prefill_slos=slos, duration=duration)
-    return build_schedule(profile, seed, capacity.sizing(SLO_PAUSE_S, slos))
+    return build_schedule(profile, seed, capacity.sizing(slo_pause_s, slos))
 
 
 def compare(run: Run) -> Compared:
@@ -287,6 +251,8 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--results", type=Path, required=True, help="where runs are kept; goes on with those that are there")
+    add("--backend", choices=("mlx", "sim"), default="mlx", help="sim: a device that takes what it should")
+    add("--slo-pause", type=float, default=0.5, help="seconds; sizes the traffic (default %(default)s)")
     add("--configs", type=int, default=len(CONFIGS), help="so many of them (default %(default)s)")
     add("--others", type=float, default=0.1, help="most of the machine that others may take (default 0.1)")
     add("--report-only", action="store_true", help="make no runs; simulate those that are kept")
