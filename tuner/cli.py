@@ -88,13 +88,10 @@ def _add_optimize(commands: Any) -> None:
     add("--budget", type=duration, default=280.0, metavar="10m", help="time for everything (default 280s)")
     add("--study", metavar="NAME", help="name of the study; goes on with it when it exists")
     add("--seed", type=int, default=1, metavar="N", help="of the traffic (default %(default)s)")
-    add(
-        "--simulate",
-        type=count,
-        default=300,
-        metavar="N",
-        help="configs tried in the simulator (default 300)",
-    )
+    workers = "load processes of a run (default 1); for more engines, one tuner each on the same --study"
+    add("--workers", type=positive, default=1, metavar="N", help=workers)
+    add("--fresh", action="store_true", help="use nothing that earlier studies know")
+    add("--simulate", type=count, default=300, metavar="N", help="configs simulated (default %(default)s)")
     add("--no-selftest", action="store_true", help="do not check the load client first")
     add("--apply", action="store_true", help="put the winner on --engine")
     _add_db(parser)

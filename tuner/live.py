@@ -54,6 +54,7 @@ class LiveEvaluator:
     Args:
         schedule_for: the requests of a seed.
         on_progress: told about twice a second how a run is getting on.
+        workers: load processes that share a run's requests.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class LiveEvaluator:
         schedule_for: Callable[[int], Schedule],
         slo: Slo,
         on_progress: Callable[[Progress], None] | None = None,
+        workers: int = 1,
     ) -> None:
         self._server = server
         self._schedule_for = schedule_for
         self._slo = slo
         self._on_progress = on_progress
+        self._workers = workers
 
     def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
         started_s = time.perf_counter()
@@ -89,7 +92,8 @@ class LiveEvaluator:
         after = int(server.client.stats(1.0).get("last_step_seq", 0))
         result = run_load(
             schedule, server.target, book=server.book, abort_pause_s=abort_pause_s,
-            slo_pause_s=self._slo.pause_s, expected_generation=generation, on_progress=self._on_progress,
+            slo_pause_s=self._slo.pause_s, expected_generation=generation, num_processes=self._workers,
+            on_progress=self._on_progress,
         )  # fmt: skip
         steps = tuple(step for _, step in server.client.steps(after))
         return self._measurement(result, schedule, generation, steps)

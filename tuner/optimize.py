@@ -49,6 +49,7 @@ from tuner.store.studies import Studies
 from tuner.study import Plan, Result, Search, out_of_reach
 from tuner.terminal import TerminalAnnouncer
 from tuner.traffic import Traffic
+from tuner.transfer import find_earlier, measure_or_reuse
 
 _POLL_S = 0.5
 
@@ -61,6 +62,8 @@ class Options:
         num_trials: live search trials at most.
         num_simulated: configs tried in the simulator first; 0 leaves it out.
         selftest: check the load client first.
+        workers: load processes of each run.
+        fresh: use nothing that earlier studies know.
     """
 
     location: DatabaseLocation
@@ -69,6 +72,8 @@ class Options:
     num_simulated: int = 300
     replicates: int = 3
     selftest: bool = True
+    workers: int = 1
+    fresh: bool = False
 
 
 def optimize(
@@ -222,15 +227,16 @@ class _Session:
         if stored and study.engine == here:
             return Capacity.from_mapping(stored["capacity"])
         self._announcer.doing("measuring what this server can do")
-        capacity = Probe(server, study.seed).measure(study.slo_pause_s)
+        probe = Probe(server, study.seed)
         if stored:
             sized = Capacity.from_mapping(stored["capacity"])
-            check_alike(study, sized, capacity, here)
+            check_alike(study, sized, probe.measure(study.slo_pause_s), here)
             return sized
+        known = None if self._options.fresh else find_earlier(self._studies, study)
+        capacity, sizing = measure_or_reuse(known, probe, study.slo_pause_s, self._announcer)
         announce_capacity(capacity, study.slo_pause_s, self._announcer)
         base = server.setter.original.config.to_mapping()
-        sizing = {"capacity": capacity.to_mapping(), "scale": traffic.scale, "base": base}
-        self._studies.update(study, sizing=sizing)
+        self._studies.update(study, sizing=sizing | {"scale": traffic.scale, "base": base})
         return capacity
 
     # -- the study -------------------------------------------------------------------------------------
@@ -254,7 +260,7 @@ class _Session:
         base = parse_config(stored) if stored else server.setter.original.config
         longest = max(request.prompt_tokens for request in schedule_for(study.seed).requests)
         space = SearchSpace(base, study.slo_pause_s, longest - 1, traffic.num_streams)
-        live = LiveEvaluator(server, schedule_for, slo, self._announcer.running)
+        live = LiveEvaluator(server, schedule_for, slo, self._announcer.running, self._options.workers)
         model = model_info(server.client.model_entry(), capacity.context_tokens)
         simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo, capacity.surroundings)
         predictor = None if capacity.unexplained else simulator
@@ -265,6 +271,7 @@ class _Session:
             num_trials=self._options.num_trials,
             num_simulated=self._options.num_simulated,
             replicates=self._options.replicates,
+            try_first=tuple(map(parse_config, study.sizing.get("try_first", ()))),
             expected_run_s=schedule_for(study.seed).duration_s,
         )
         # Helpers that begin with as many trials seen must not make the same picks.

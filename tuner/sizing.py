@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ _ENOUGH_SLOS = 1.5
 # Held-out error beyond which the probe is made once more.
 _POOR_FIT = 0.35
 _PROBE_STREAMS = 3
+# A machine is as it was when the quickest of a few reads is within this factor of what was measured then.
+_CONFIRMING_READS = 3
+_AS_BEFORE = 1.25
 _STREAM_TOKENS = 12
 _ODD = 5  # tokens from one length to the next
 _MIN_PROBE_CHUNK = 16
@@ -135,6 +139,22 @@ class Probe:
             unexplained=_unexplained(fit),
         )
 
+    def confirms(self, capacity: Capacity) -> bool:
+        """Whether prompts and answers take about as long as measured before. Raises: EngineError."""
+        self._setter.put(unchunked(self._base), "sizing: as before?")
+        tokens = min(_LEAST_LONGEST_TOKENS, capacity.context_tokens // 2)
+        # Prompts that the probes before have not sent: a prefix cache would know those.
+        self._num_probes = time.time_ns() % 1_000_000
+        self._read(tokens)  # the first touch of a length may compile something
+        reading_s = min(self._read(tokens) for _ in range(_CONFIRMING_READS))
+        self._client.ask("Hello", _STREAM_TOKENS)
+        writing = [record for record in self._collect() if not record.prefill]
+        self._records = []
+        seen_s = min((r.duration_s for r in writing), default=0.0)
+        told_s = min((capacity.costs.seconds(r.work) for r in writing), default=0.0)
+        expected_s = capacity.costs.prefill_seconds(tokens)
+        return _is_about(reading_s, expected_s) and _is_about(seen_s, told_s)
+
     def _grow(self, enough_s: float, max_tokens: int) -> int:
         """Reads prompts twice as long each time until one takes long enough; the longest length read."""
         tokens = min(_FIRST_PROBE_TOKENS, max_tokens)
@@ -227,3 +247,7 @@ def _undisturbed_decode(records: Sequence[StepRecord]) -> float:
     full = [r.duration_s for r in decodes if r.work.decode_rows >= _PROBE_STREAMS]
     some = [r.duration_s for r in decodes]
     return nearest_rank(full or some, 0.25) or 0.0
+
+
+def _is_about(seen_s: float, expected_s: float) -> bool:
+    return expected_s / _AS_BEFORE <= seen_s <= expected_s * _AS_BEFORE

@@ -40,6 +40,7 @@ class Plan:
         num_trials: live search trials at most; the budget may end the search before.
         num_simulated: configs tried in the simulator.
         simulate_share: of the budget, that the simulator may take.
+        try_first: configs that did well elsewhere, worth a live trial each before anything else is tried.
         expected_run_s: a run's length until one has been made.
     """
 
@@ -49,6 +50,7 @@ class Plan:
     num_simulated: int = 300
     replicates: int = 3
     simulate_share: float = 0.06
+    try_first: tuple[SchedulerConfig, ...] = ()
     expected_run_s: float = 30.0
 
     @property
@@ -119,6 +121,8 @@ class Search:
     def _run(self) -> Result:
         baseline = self._baseline()
         rule = self._rule_of_thumb()
+        for config in self._plan.try_first:
+            self._asker.enqueue(config)
         self._enqueue_predicted()
         self._search_live(baseline)
         self._runner.await_others()

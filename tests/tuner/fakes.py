@@ -149,9 +149,14 @@ class StudyBench:
         found = self.studies.find("bench")
         return found or self.studies.add(_study_row())
 
-    def run(self, server: Evaluator, predictor: Evaluator | None = None) -> Result:
+    def run(
+        self,
+        server: Evaluator,
+        predictor: Evaluator | None = None,
+        try_first: tuple[SchedulerConfig, ...] = (),
+    ) -> Result:
         """One round with this server behind it."""
-        return self._search(server, predictor, leads=True).run()
+        return self._search(server, predictor, leads=True, try_first=try_first).run()
 
     def help(self, server: Evaluator) -> None:
         """Live trials of the search that another bench leads."""
@@ -163,10 +168,24 @@ class StudyBench:
         study = optuna.load_study(study_name="bench", storage=open_optuna(self.location))
         return len(study.get_trials(states=(TrialState.COMPLETE,)))
 
-    def _search(self, server: Evaluator, predictor: Evaluator | None, *, leads: bool) -> Search:
+    def _search(
+        self,
+        server: Evaluator,
+        predictor: Evaluator | None,
+        *,
+        leads: bool,
+        try_first: tuple[SchedulerConfig, ...] = (),
+    ) -> Search:
         study = self.study
         space = SearchSpace(SchedulerConfig(), SLO_S, PROMPT_TOKENS - 1, 3)
-        plan = Plan(space=space, seed=1, num_trials=self._num_trials, num_simulated=40, simulate_share=1e9)
+        plan = Plan(
+            space=space,
+            seed=1,
+            num_trials=self._num_trials,
+            num_simulated=40,
+            simulate_share=1e9,
+            try_first=try_first,
+        )
         runner = Runner(self.studies, study, server, Silence(), predictor)
         seed = 1 if leads else 2
         asker = Asker(open_optuna(self.location), study.name, space, seed, leads=leads)

@@ -30,6 +30,8 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
         keys=keys,
         num_simulated=arguments.simulate,
         selftest=not arguments.no_selftest,
+        workers=arguments.workers,
+        fresh=arguments.fresh,
     )
     console = Console(stderr=True)
     with TerminalAnnouncer(console) as announcer:
