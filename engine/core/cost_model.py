@@ -9,6 +9,9 @@ from typing import Self
 
 from engine.core.plan import PrefillChunk
 
+# Tokens of a chunk where work costs nothing.
+_NO_LIMIT = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -135,12 +138,11 @@ class CostModel:
         """
         left = budget_s - self.chunk_s
         linear = self.prefill_token_s + start * self.prefill_token_depth_s
-        quadratic = self.prefill_token_depth_s / 2
         if left <= 0:
             return 0
-        if quadratic <= 0:
-            return int(left / linear) if linear > 0 else 1 << 30
-        return int((math.sqrt(linear * linear + 4 * quadratic * left) - linear) / (2 * quadratic))
+        # Not the usual form of the root: there a depth term that is next to nothing takes all digits with it.
+        slope = linear + math.sqrt(linear * linear + 2 * self.prefill_token_depth_s * left)
+        return int(min(2 * left / slope, _NO_LIMIT)) if slope > 0 else _NO_LIMIT
 
 
 # Used until step records say better. About a 135M model in float32 on two CPU cores (our measurement,

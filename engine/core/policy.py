@@ -146,8 +146,13 @@ def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostMode
     if order is PrefillOrder.SHORTEST:
         return sorted(unread, key=lambda p: p.num_tokens)
     if order is PrefillOrder.AGED:
-        return sorted(unread, key=lambda p: -p.waited_s / costs.prefill_seconds(p.num_tokens, p.start))
+        return sorted(unread, key=lambda p: -p.waited_s / _service_s(p, costs))
     return list(unread)
+
+
+def _service_s(prompt: Unread, costs: CostModel) -> float:
+    """Above 0, whatever costs somebody has written down."""
+    return max(costs.prefill_seconds(prompt.num_tokens, prompt.start), 1e-9)
 
 
 def _share(

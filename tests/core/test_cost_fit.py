@@ -76,6 +76,12 @@ def test_max_chunk_tokens_inverts_the_cost() -> None:
     assert TRUE.max_chunk_tokens(0.005, 0) == 0
 
 
+@pytest.mark.parametrize("depth_s", [0.0, 1e-30, 1e-25, 1e-20, 1e-15])
+def test_a_depth_term_that_is_next_to_nothing_changes_no_chunk(depth_s: float) -> None:
+    costs = CostModel(0.0, 0.004, depth_s, 0.0, 0.0, 0.0)
+    assert costs.max_chunk_tokens(0.502, 0) == 125
+
+
 def held_up(share: float, short: float, seed: int) -> list[StepRecord]:
     """Steps of a busy machine: some take up to six times as long, some are timed far too short."""
     rng = random.Random(seed)

@@ -110,6 +110,12 @@ def test_free_work_has_no_largest_chunk() -> None:
     assert chunk.num_tokens == 5000
 
 
+def test_aged_orders_work_that_costs_nothing_by_its_wait() -> None:
+    free = CostModel(0, 0, 0, 0, 0, 0)
+    late, early = Unread("late", 0, 10, waited_s=1.0), Unread("early", 0, 10, waited_s=2.0)
+    assert order_prompts([late, early], PrefillOrder.AGED, free) == [early, late]
+
+
 def test_aged_lets_a_long_wait_outweigh_a_short_prompt() -> None:
     old_long, new_short = Unread("old", 0, 1000, waited_s=900.0), Unread("new", 0, 50, waited_s=0.5)
     assert order_prompts([new_short, old_long], PrefillOrder.AGED, UNFITTED)[0] is old_long
