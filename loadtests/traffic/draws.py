@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from statistics import NormalDist
 
 from loadtests.traffic.profile import Arrivals, Length
 
@@ -32,6 +33,22 @@ def draw(length: Length, rng: random.Random) -> int:
         return rng.randint(length.low, length.high)
     drawn = round(length.value * math.exp(rng.gauss(0.0, length.sigma)))
     return min(max(drawn, length.low), length.high)
+
+
+def mean(length: Length) -> float:
+    """Of the numbers that `draw` gives, but for their rounding."""
+    if length.kind == "fixed":
+        return length.value
+    if length.kind == "uniform":
+        return (length.low + length.high) / 2
+    if not length.sigma:
+        return min(max(length.value, length.low), length.high)
+    spread, centre = NormalDist(0.0, length.sigma), math.log(length.value)
+    low, high = math.log(length.low) - centre, math.log(length.high) - centre
+    shift = length.sigma**2
+    between = spread.cdf(high - shift) - spread.cdf(low - shift)
+    cut = length.low * spread.cdf(low) + length.high * (1.0 - spread.cdf(high))
+    return cut + length.value * math.exp(shift / 2) * between
 
 
 def longest(length: Length) -> int:

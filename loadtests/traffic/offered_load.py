@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine.core.slo import SloClass
 from loadtests.errors import ProfileError
-from loadtests.traffic.draws import draw, longest, offsets
+from loadtests.traffic.draws import draw, longest, mean, offsets
 from loadtests.traffic.profile import ClassTarget, Group, Length, Profile
 from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing, uncached_tokens
 
@@ -71,7 +71,7 @@ class _Builder:
             requests=tuple(requests),
             duration_s=self.end_s,
             grace_s=self.profile.grace_s,
-            long_prompt_tokens=max(1, int(self._typical(self.profile.long_prompt_tokens))),
+            long_prompt_tokens=max(1, int(self._mean(self.profile.long_prompt_tokens))),
             classes=tuple(slo_class(target, self.unit_s) for target in self.profile.classes),
             notes=tuple(self.notes),
         )
@@ -163,7 +163,7 @@ class _Builder:
         return draw(length, rng)
 
     def _shared_tokens(self, group: Group) -> int:
-        return 0 if group.shared_tokens is None else round(self._typical(group.shared_tokens))
+        return 0 if group.shared_tokens is None else round(self._mean(group.shared_tokens))
 
     def _max_tokens(self, length: Length, rng: random.Random, prompt: int, room_s: float) -> int:
         if length.kind != "auto":
@@ -209,18 +209,16 @@ class _Builder:
             yield at_s, end_s - at_s
 
     def _rate(self, group: Group) -> float:
-        """Requests per unit; a load share is turned into one by what a typical one costs the device."""
+        """Requests per unit; a load share is turned into one by what one costs the device on average."""
         if group.arrivals.load is None:
             return group.arrivals.rate or 0.0
-        output, turns = self._typical(group.max_tokens), self._typical(group.turns)
-        new = (turns - 1) * (self._typical(group.new_tokens) + output)
-        prompt = max(0.0, self._typical(group.prompt_tokens) - self._shared_tokens(group))
+        output, turns = self._mean(group.max_tokens), self._mean(group.turns)
+        new = (turns - 1) * (self._mean(group.new_tokens) + output)
+        prompt = max(0.0, self._mean(group.prompt_tokens) - self._shared_tokens(group))
         return group.arrivals.load * self.unit_s / self.sizing.seconds(prompt + new, turns * output)
 
-    def _typical(self, length: Length) -> float:
-        if length.kind == "auto":
-            return self.auto_prompt * length.value
-        return (length.low + length.high) / 2 if length.kind == "uniform" else length.value
+    def _mean(self, length: Length) -> float:
+        return self.auto_prompt * length.value if length.kind == "auto" else mean(length)
 
     def _lanes(self, group: Group, start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
         """Each lane is one stream after another; a single one when the context has room for the answer."""
@@ -235,5 +233,5 @@ class _Builder:
         if group.max_tokens.kind == "auto":
             tokens: float = self._most_answer(longest(group.prompt_tokens))
         else:
-            tokens = self._typical(group.max_tokens)
+            tokens = self._mean(group.max_tokens)
         return tokens * self.sizing.decode_step_s

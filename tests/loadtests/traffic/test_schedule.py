@@ -110,6 +110,22 @@ def test_random_arrivals_keep_their_rate(seed: int, cv: float) -> None:
     assert 1500 < len(schedule.requests) < 2500
 
 
+@pytest.mark.parametrize(
+    "length",
+    [
+        {"lognormal": {"median": 100, "sigma": 0.6, "min": 64, "max": 400}},
+        {"lognormal": {"median": 100, "sigma": 1.2}},
+        {"uniform": [20, 300]},
+    ],
+)
+def test_a_load_is_offered_whatever_the_lengths_are_drawn_from(length: object) -> None:
+    groups = {"g": group({"process": "gamma", "load": 0.5, "cv": 0.1}, length, length)}
+    roomy = Sizing(prefill_tokens_per_s=270.0, decode_step_s=0.1, context_tokens=1 << 22, slo_pause_s=0.5)
+    schedule = schedule_of(groups, roomy, duration=20_000, warm_up=0)
+    busy_s = sum(roomy.seconds(r.prompt_tokens, r.max_tokens) for r in schedule.requests)
+    assert busy_s / 20_000 == pytest.approx(0.5, rel=0.05)
+
+
 def test_a_prompt_that_cannot_fit_is_named() -> None:
     with pytest.raises(ProfileError, match=r"group g needs 9005 tokens .* context is 8192"):
         schedule_of({"g": group({"process": "at", "times": [0]}, prompt=9000)})
