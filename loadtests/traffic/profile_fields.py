@@ -21,12 +21,15 @@ def parse_profile(values: Any, source: str) -> Profile:
     classes = _parse_classes(fields)
     named = tuple(one.name for one in classes)
     trace = fields.take("trace", None)
+    warm_up, duration = fields.number("warm_up", 0.0, minimum=0.0), fields.number("duration", minimum=0.001)
+    if trace is not None and warm_up:
+        fields.fail("warm_up", "left out where a trace is replayed, all of which is measured", warm_up)
     profile = Profile(
         name=fields.text("name", Path(source).stem),
         description=fields.text("description", ""),
         time_unit=unit,
-        warm_up=fields.number("warm_up", 0.0, minimum=0.0),
-        duration=fields.number("duration", minimum=0.001),
+        warm_up=warm_up,
+        duration=duration,
         grace_s=fields.number("grace_s", 120.0, minimum=0.0),
         long_prompt_tokens=_parse_threshold(fields),
         long_prefill_slos=fields.number("long_prefill_slos", 6.0, minimum=0.1),
@@ -35,7 +38,20 @@ def parse_profile(values: Any, source: str) -> Profile:
         classes=classes,
     )
     fields.finish()
+    _check_windows(profile, fields)
     return profile
+
+
+def _check_windows(profile: Profile, fields: Fields) -> None:
+    """Refuses requests that would come after the window of their group, and so never."""
+    for group in profile.groups:
+        name, end = ("warm_up", profile.warm_up) if group.warm_up else ("duration", profile.duration)
+        latest = max(group.arrivals.times, default=0.0) + group.arrivals.jitter
+        if group.arrivals.process == "at" and latest >= end:
+            wanted = f"before the end of {name} ({end:g}), jitter included"
+            fields.fail(f"groups.{group.name}.arrivals.times", wanted, list(group.arrivals.times))
+        if group.warm_up and not end:
+            fields.fail(name, f"above 0 for the group {group.name}", end)
 
 
 def _parse_threshold(fields: Fields) -> Length:
