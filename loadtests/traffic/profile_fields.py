@@ -147,8 +147,8 @@ def _parse_auto(fields: Fields) -> Length:
 
 def _parse_uniform(fields: Fields) -> Length:
     low, high = fields.numbers("uniform", 2)
-    if not 1 <= low <= high:
-        fields.fail("uniform", "[low, high] with 1 <= low <= high", [low, high])
+    if not 1 <= low <= high or low % 1 or high % 1:
+        fields.fail("uniform", "[low, high], whole numbers with 1 <= low <= high", [low, high])
     return Length("uniform", low=int(low), high=int(high))
 
 
@@ -158,9 +158,11 @@ def _parse_lognormal(fields: Fields) -> Length:
         "lognormal",
         value=inner.number("median", minimum=1.0),
         sigma=inner.number("sigma", minimum=0.0),
-        low=int(inner.number("min", 1.0, minimum=1.0)),
-        high=int(inner.number("max", float(1 << 20), minimum=1.0)),
+        low=inner.whole("min", 1, minimum=1),
+        high=inner.whole("max", 1 << 20, minimum=1),
     )
+    if length.low > length.high:
+        inner.fail("max", f"a whole number from min ({length.low})", length.high)
     inner.finish()
     return length
 

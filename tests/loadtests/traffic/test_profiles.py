@@ -57,6 +57,11 @@ def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
         (group(prompt_tokens=0), "groups.g.prompt_tokens must be"),
         (group(prompt_tokens=True), "groups.g.prompt_tokens must be"),
         (group(prompt_tokens={"uniform": [9, 3]}), "groups.g.prompt_tokens.uniform must be"),
+        (group(prompt_tokens={"uniform": [1.5, 3]}), "groups.g.prompt_tokens.uniform must be"),
+        (
+            group(prompt_tokens={"lognormal": {"median": 9, "sigma": 1, "min": 20, "max": 10}}),
+            "groups.g.prompt_tokens.lognormal.max must be a whole number from min (20)",
+        ),
         (group(prompt_tokens={"zipf": 2}), "groups.g.prompt_tokens must be"),
         (
             group(prompt_tokens={"lognormal": {"median": 5}}),
