@@ -86,9 +86,8 @@ class PauseLog:
     def explain(self, since_s: float) -> PauseCause | None:
         """The longest piece of work that ended after `since_s`."""
         longest: PauseCause | None = None
-        for ended_at_s, cause in reversed(
-            self._causes
-        ):  # mostly one: asked of every row whose step was longest
+        # From the latest on, and mostly no further: this is asked of every row whose step was its longest.
+        for ended_at_s, cause in reversed(self._causes):
             if ended_at_s <= since_s:
                 break
             if longest is None or cause.duration_s > longest.duration_s:

@@ -91,11 +91,11 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
-    """Requests inside at the same time, if each took `whole` time.
+    """Requests inside at the same time.
 
     Attributes:
-        recorded: share of requests whose own whole time is known; the others take their answer's tokens at
-            `stream_rate` a second, with no time for reading.
+        recorded: share of requests whose time from arrival to end is known; the others take their answer's
+            tokens at `stream_rate` a second, with no time for reading.
     """
 
     mean: float

@@ -34,11 +34,13 @@ _SHOW_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions:
-    """Attributes:
-    upstream: the server's address.
-    port: of the proxy, on loopback; 0 takes a free one.
-    counts_tokens: the server's `/tokenize` gives token ids.
-    max_bytes: of a file; the recording goes on in a numbered one then. 0 is no limit.
+    """What is recorded, and where.
+
+    Attributes:
+        upstream: the server's address.
+        port: of the proxy, on loopback; 0 takes a free one.
+        counts_tokens: the server's `/tokenize` gives token ids.
+        max_bytes: of a file; the recording goes on in a numbered one then. 0 is no limit.
     """
 
     upstream: str
