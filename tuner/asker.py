@@ -41,9 +41,18 @@ class Asker:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._study.tell(trial.number, state=TrialState.FAIL)
 
+    def narrow(self, space: SearchSpace) -> None:
+        """Searches this space from now on."""
+        self._space = space
+
     def enqueue(self, config: SchedulerConfig) -> None:
         """Has the config asked for next."""
         self._study.enqueue_trial(self._space.parameters(config), skip_if_exists=True)
+
+    @property
+    def has_enqueued(self) -> bool:
+        """Whether a config waits to be asked for."""
+        return bool(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
     def ask(self) -> tuple[int, SchedulerConfig]:
         """A number to tell the result under, and the config to try."""

@@ -98,7 +98,8 @@ def sentence_of(result: Mapping[str, Any]) -> str:
     before = baseline["worst_pause_s"]
     was = f" (was {before:.2f} s)" if before is not None else ""
     pause = winner["worst_pause_s"] or 0.0
-    return f"{_longer(winner, baseline)}; nobody's answer stops for more than {pause:.2f} s{was}."
+    kept = "Keep what you have: nothing found gains on it. " if result.get("keep_current") else ""
+    return f"{kept}{_longer(winner, baseline)}; nobody's answer stops for more than {pause:.2f} s{was}."
 
 
 def _longer(winner: Outcome, baseline: Outcome) -> str:
@@ -115,14 +116,17 @@ def no_config_line(result: Mapping[str, Any]) -> str:
     """Says that nothing keeps the SLO, what can be had, and what that costs."""
     head, smallest = f"no config keeps a pause of {result['slo_pause_s']:g} s", result["smallest_pause"]
     pause, price = smallest["worst_pause_s"], smallest["long_ttft_p95_s"]
+    bound = result.get("bound") or {}
+    why = f": {bound['reason']}; to have it, {bound['help']}" if bound else ""
     if not result.get("baseline"):
-        return f"{head}: a decode step alone takes {pause or 0.0:.3f} s here"
+        return f"{head}{why or f': a decode step alone takes {pause or 0.0:.3f} s here'}"
     if pause is None:
         return f"{head}: nothing streamed"
     cost = "" if price is None else f", with long prompts waiting {price:.2f} s"
-    bound = "at least " if smallest.get("worst_pause_is_bound") else ""
     fresh = " on fresh traffic" if pause <= result["slo_pause_s"] else ""
-    return f"{head}{fresh}; the smallest pause reached is {bound}{pause:.2f} s ({name_of(smallest)}{cost})"
+    least = "at least " if smallest.get("worst_pause_is_bound") else ""
+    reached = f"the smallest pause reached is {least}{pause:.2f} s ({name_of(smallest)}{cost})"
+    return f"{head}{fresh}; {reached}{why}"
 
 
 def tested_of(result: Mapping[str, Any]) -> list[str]:
@@ -132,6 +136,8 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
     shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
     each = shown["requests"] // max(1, shown["replicates"])
     said = [f"Tested: {shown['replicates']} × {each} requests after {result['live_trials']} live runs."]
+    if claim := result.get("claim"):
+        said.append(_claimed(claim, result["slo_pause_s"]))
     if aside := result.get("set_aside"):
         said.append(f"Set aside: {aside}, with a pause far beyond its prediction; the run was made again.")
     errors = result.get("simulator_error") or {}
@@ -139,6 +145,15 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
     if ttft is not None and pause is not None:
         said.append(f"Simulator off by {ttft:.0%} (TTFT), {pause:.0%} (pause).")
     return said
+
+
+def _claimed(claim: Mapping[str, Any], slo_s: float) -> str:
+    """What the confirmation proves."""
+    return (
+        f"None of {claim['num_streams']} streams paused longer than {slo_s:g} s, the longest "
+        f"{claim['longest_pause_s']:.2f} s: with 95 % confidence at most {claim['most_beyond']:.1%} of "
+        "such streams do (exact binomial bound)."
+    )
 
 
 def unmeasured_of(result: Mapping[str, Any]) -> list[str]:

@@ -33,9 +33,10 @@ from tuner.preflight import (
     stored_sizing,
     warn_if_busy,
 )
-from tuner.preparations import FLOOR_SHARE, announce_capacity, announce_traffic
+from tuner.preparations import announce_capacity, announce_floor, announce_traffic
 from tuner.report import Subject, to_json
 from tuner.runner import Runner
+from tuner.search.limits import Floor, floor_of
 from tuner.search_space import SearchSpace
 from tuner.served_model import model_info
 from tuner.serving import EngineChoice, serving
@@ -180,8 +181,11 @@ class _Session:
         stack.enter_context(restoring(server.setter, self._announcer.warn))
         self._announcer.say(f"Evenflow · {study.model} · profile {traffic.name} · study {study.name}")
         capacity = self._capacity(study, traffic, server)
-        if capacity.stall_floor_s > FLOOR_SHARE * study.slo_pause_s:
-            return self._finish(study, out_of_reach(capacity, server.setter.original.config))
+        floor = _floor(capacity, traffic, server)
+        announce_floor(floor, study.slo_pause_s, self._announcer)
+        if floor.verdict(study.slo_pause_s):
+            base = server.setter.original.config
+            return self._finish(study, out_of_reach(floor, study.slo_pause_s, base))
         return self._finish(study, self._search(study, traffic, server, capacity, storage).run())
 
     def _finish(self, study: StudyRow, result: Result) -> tuple[Subject, Result]:
@@ -234,7 +238,7 @@ class _Session:
             return sized
         known = None if self._options.fresh else find_earlier(self._studies, study)
         capacity, sizing = measure_or_reuse(known, probe, study.slo_pause_s, self._announcer)
-        announce_capacity(capacity, study.slo_pause_s, self._announcer)
+        announce_capacity(capacity, self._announcer)
         base = server.setter.original.config.to_mapping()
         self._studies.update(study, sizing=sizing | {"scale": traffic.scale, "base": base})
         return capacity
@@ -273,6 +277,7 @@ class _Session:
             replicates=self._options.replicates,
             try_first=tuple(map(parse_config, study.sizing.get("try_first", ()))),
             expected_run_s=schedule_for(study.seed).duration_s,
+            floor=_floor(capacity, traffic, server),
         )
         # Helpers that begin with as many trials seen must not make the same picks.
         seed = study.seed if leads else study.seed + os.getpid()
@@ -288,6 +293,11 @@ class _Session:
             return self._budget
         enough = (self._options.replicates + 1) * runner.typical_run_s(0.0) * 1.5
         return Budget(max(enough, self._wanted.budget_s - used), time.monotonic)
+
+
+def _floor(capacity: Capacity, traffic: Traffic, server: LiveServer) -> Floor:
+    model = model_info(server.client.model_entry(), capacity.context_tokens)
+    return floor_of(capacity.costs, capacity.stall_floor_s, model.one_pass, traffic.num_streams)
 
 
 def _schedules(traffic: Traffic, sizing: Sizing) -> Callable[[int], Schedule]:

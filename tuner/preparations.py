@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from loadtests.traffic.schedule import Schedule, uncached_tokens
 from tuner.announce import Announcer
+from tuner.search.limits import Floor
 from tuner.sizing import Capacity
 
-# No config makes a stream faster than its own decode steps.
-FLOOR_SHARE = 0.9
 _BUSY_ERROR = 0.35
 
 
-def announce_capacity(capacity: Capacity, slo_pause_s: float, announcer: Announcer) -> None:
-    """What the server can do, and how well the cost model explains it."""
-    floor = capacity.stall_floor_s
-    possible = floor <= FLOOR_SHARE * slo_pause_s
-    verdict = "is possible" if possible else "is out of reach"
-    announcer.done("stall floor (decode only)", f"{floor:.3f} s → {slo_pause_s:g} s {verdict}")
+def announce_floor(floor: Floor, slo_pause_s: float, announcer: Announcer) -> None:
+    """Whether any config can keep the SLO."""
+    verdict = "is out of reach" if floor.verdict(slo_pause_s) else "is possible"
+    detail = f"{floor.decode_s:.3f} s, {floor.chunk_s:.3f} s with the smallest chunk → {slo_pause_s:g} s "
+    announcer.done("stall floor (decode only)", detail + verdict)
+
+
+def announce_capacity(capacity: Capacity, announcer: Announcer) -> None:
+    """How well the cost model explains what the server does."""
     errors = f"{capacity.prefill_error:.0%} prefill, {capacity.decode_error:.0%} decode"
     announcer.done(f"cost model from {capacity.num_steps} steps", f"held-out error {errors}")
     if capacity.unexplained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tuner import findings
@@ -39,7 +39,11 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
         "baseline": outcome_json(result.baseline),
         "rule_of_thumb": outcome_json(result.rule_of_thumb),
         "winner": outcome_json(result.winner, trial=result.winner_number),
+        "keep_current": result.keep_current,
+        "claim": None if result.claim is None else asdict(result.claim),
         "smallest_pause": outcome_json(result.smallest),
+        "bound": None if result.bound is None else asdict(result.bound),
+        "idle_knobs": list(result.idle_knobs),
         "simulator_error": {
             "long_ttft_p95": finite(result.simulator_error_ttft),
             "worst_pause": finite(result.simulator_error_pause),
@@ -85,4 +89,5 @@ def next_commands(study: str, winner: object) -> list[str]:
 def no_config_line(slo_pause_s: float, result: Result) -> str:
     """Says that nothing keeps the SLO, what can be had, and what that costs."""
     found = {"baseline": outcome_json(result.baseline), "smallest_pause": outcome_json(result.smallest)}
-    return findings.no_config_line({"slo_pause_s": slo_pause_s, **found})
+    bound = None if result.bound is None else asdict(result.bound)
+    return findings.no_config_line({"slo_pause_s": slo_pause_s, "bound": bound, **found})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import median
 
 from engine.core.config import SchedulerConfig
@@ -30,6 +30,7 @@ class Runner:
         predictor: the simulator, asked about every config that is run; None when there is none.
 
     Attributes:
+        is_surprising: whether a complete run is out of all proportion to the others.
         num_set_aside: runs that were made again because their pause was out of all proportion.
         unmeasured: of each config that the client spoiled every attempt of: why, and what to change.
     """
@@ -47,6 +48,7 @@ class Runner:
         self.predictor = predictor
         self._evaluator = evaluator
         self._announcer = announcer
+        self.is_surprising: Callable[[Trial], bool] = lambda trial: False
         self.num_set_aside = 0
         self.unmeasured: list[str] = []
         self.trials = [Trial.from_row(row) for row in studies.trials(study)]
@@ -64,14 +66,13 @@ class Runner:
         if known is not None:
             return known
         trial = self._run_valid(kind, config, seed, abort_pause_s, optuna_number)
-        if not _is_suspect(trial):
+        if not _is_suspect(trial) and not self.is_surprising(trial):
             return trial
-        why = (
-            f"a stream paused {trial.worst_pause_s:.2f} s where {trial.predicted_worst_pause_s:.2f} s "
-            "was predicted"
-        )
+        why = f"a stream paused {trial.worst_pause_s:.2f} s, far beyond what is expected of this config"
+        if trial.predicted_worst_pause_s:
+            why += f" ({trial.predicted_worst_pause_s:.2f} s was simulated)"
         self._announcer.warn(f"{why}; running it again")
-        self._set_aside(trial, why)
+        self.set_aside(trial, why)
         return self._run_valid(kind, config, seed, abort_pause_s, optuna_number)
 
     def refresh(self) -> None:
@@ -83,6 +84,12 @@ class Runner:
         while self.studies.num_running(self.study):
             time.sleep(_POLL_S)
         self.refresh()
+
+    def repeat(
+        self, kind: TrialKind, config: SchedulerConfig, seed: int, abort_pause_s: float | None
+    ) -> Trial:
+        """A run of its own, whether or not there is one like it already."""
+        return self._run_valid(kind, config, seed, abort_pause_s, None)
 
     def _run_valid(
         self,
@@ -106,7 +113,7 @@ class Runner:
         )
         return trial
 
-    def _set_aside(self, trial: Trial, why: str) -> None:
+    def set_aside(self, trial: Trial, why: str) -> None:
         """The run stays in the store and counts no more."""
         self.num_set_aside += 1
         self.trials.remove(trial)

@@ -37,12 +37,14 @@ class SearchSpace:
         slo_pause_s: the paced policy's target is searched as a share of it.
         max_chunk_tokens: a chunk as long as the longest prompt is no chunking.
         num_streams: streams that must be able to run at the same time, long requests included.
+        idle: knobs that do nothing on this traffic: left as they are in `base`.
     """
 
     base: SchedulerConfig
     slo_pause_s: float
     max_chunk_tokens: int
     num_streams: int = 1
+    idle: tuple[str, ...] = ()
 
     def suggest(self, trial: Suggester) -> SchedulerConfig:
         """The config that the trial picks."""
@@ -56,10 +58,20 @@ class SearchSpace:
         else:
             fraction = trial.suggest_float("pause_target_fraction", *_FRACTION)
             picked["pause_target_s"] = round(fraction * self.slo_pause_s, 4)
-        picked["solo_chunk_tokens"] = trial.suggest_categorical("solo_chunk_tokens", _SOLO)
-        picked["prefill_order"] = PrefillOrder(trial.suggest_categorical("prefill_order", _ORDERS))
-        picked["max_running_requests"] = trial.suggest_categorical("max_running_requests", self._running())
+        for name, choices in self.alternatives().items():
+            picked[name] = trial.suggest_categorical(name, choices)
+        if "prefill_order" in picked:
+            picked["prefill_order"] = PrefillOrder(picked["prefill_order"])
         return dataclasses.replace(self.base, **picked)
+
+    def alternatives(self) -> dict[str, tuple[Any, ...]]:
+        """What the knobs beside the chunking itself may be, as Optuna's parameters."""
+        known = {
+            "solo_chunk_tokens": _SOLO,
+            "prefill_order": _ORDERS,
+            "max_running_requests": self._running(),
+        }
+        return {name: choices for name, choices in known.items() if name not in self.idle}
 
     def parameters(self, config: SchedulerConfig) -> dict[str, Any]:
         """What `suggest` must be told to pick this config, for `study.enqueue_trial`."""
@@ -68,11 +80,8 @@ class SearchSpace:
             picked["pause_target_fraction"] = config.pause_target_s / self.slo_pause_s
         else:
             picked["prefill_chunk_tokens"] = config.prefill_chunk_tokens
-        return picked | {
-            "solo_chunk_tokens": config.solo_chunk_tokens,
-            "prefill_order": config.prefill_order.value,
-            "max_running_requests": config.max_running_requests,
-        }
+        values = config.to_mapping()
+        return picked | {name: values[name] for name in self.alternatives()}
 
     def distributions(self, config: SchedulerConfig) -> dict[str, Any]:
         """What `suggest` would draw this config's parameters from."""
@@ -128,11 +137,16 @@ def fixed_chunks(base: SchedulerConfig, chunk_tokens: int) -> SchedulerConfig:
     return dataclasses.replace(base, prefill_policy=PrefillPolicy.FIXED, prefill_chunk_tokens=chunk_tokens)
 
 
+def scaled(config: SchedulerConfig, factor: float) -> SchedulerConfig:
+    """The same config with so many times the work between two decode steps."""
+    if config.prefill_policy is PrefillPolicy.PACED:
+        return dataclasses.replace(config, pause_target_s=round(config.pause_target_s * factor, 4))
+    return fixed_chunks(config, max(MIN_CHUNK_TOKENS, round(config.prefill_chunk_tokens * factor)))
+
+
 def step_down(config: SchedulerConfig) -> SchedulerConfig:
     """The same config with three tenths less work between two decode steps, down to the smallest chunk."""
-    if config.prefill_policy is PrefillPolicy.PACED:
-        return dataclasses.replace(config, pause_target_s=round(config.pause_target_s * _STEP_DOWN, 4))
-    return fixed_chunks(config, max(MIN_CHUNK_TOKENS, int(config.prefill_chunk_tokens * _STEP_DOWN)))
+    return scaled(config, _STEP_DOWN)
 
 
 def num_changes(config: SchedulerConfig, base: SchedulerConfig) -> int:

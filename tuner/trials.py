@@ -29,6 +29,8 @@ class Trial:
     round: int = 0
     worst_pause_s: float | None = None
     long_ttft_p95_s: float | None = None
+    short_ttft_p95_s: float | None = None
+    num_streams: int = 0
     shed_rate: float = 0.0
     long_ttfts_s: tuple[float, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -49,6 +51,8 @@ class Trial:
             round=row.round,
             worst_pause_s=row.worst_pause_s,
             long_ttft_p95_s=row.long_ttft_p95_s,
+            short_ttft_p95_s=summary.get("short_ttft_p95_s"),
+            num_streams=summary.get("num_streams", 0),
             shed_rate=row.shed_rate or 0.0,
             long_ttfts_s=tuple(math.inf if t is None else t for t in summary.get("long_ttfts_s", ())),
             counts=summary.get("counts", {}),

@@ -169,7 +169,7 @@ class World:
             long_prompt_tokens=long,
             records=records,
             aborted=run.aborted,
-            elapsed_s=max(record.ended_at_s for record in records),
+            elapsed_s=max(r.ended_at_s for r in run.records if r.sent_at_s is not None),
         )
 
     # -- the truth -------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class World:
     def _truth(self, config: SchedulerConfig) -> Truth:
         broken, ttfts = 0, []
         for measured in self._fresh(config, FRESH_SEEDS):
-            broken += measured.aborted
+            broken += self._breaks(measured)
             if broken > _MOST_BROKEN:
                 return Truth(broken, math.inf)
             ttfts += _long_ttfts(measured)
@@ -195,7 +195,11 @@ class World:
         for seed in range(_FIRST_FRESH, _FIRST_FRESH + count):
             rng = random.Random(f"fresh {seed}")
             noise = Noise(rng, math.exp(rng.gauss(0.0, _RUN_SPREAD)))
-            yield self.play(config, seed, noise, self.slo_pause_s)
+            yield self.play(config, seed, noise, None)
+
+    def _breaks(self, measured: Measurement) -> bool:
+        assert measured.summary is not None
+        return (measured.summary.worst_pause_s or 0.0) > self.slo_pause_s
 
     @cached_property
     def best(self) -> SchedulerConfig:
@@ -217,12 +221,13 @@ class World:
         for config in self.grid():
             fresh = self._fresh(config, _FIRST_LOOK)
             first = next(fresh)
-            if first.records in seen:
+            what_it_does = repr(first.summary)
+            if what_it_does in seen:
                 continue
-            seen.add(first.records)
+            seen.add(what_it_does)
             runs = [first, *fresh]
-            if sum(run.aborted for run in runs) <= _MOST_BROKEN:
-                ttfts = [t for run in runs if not run.aborted for t in _long_ttfts(run)]
+            if sum(map(self._breaks, runs)) <= _MOST_BROKEN:
+                ttfts = [t for run in runs for t in _long_ttfts(run)]
                 yield config, nearest_rank(ttfts, 0.95) or 0.0
 
     def grid(self) -> list[SchedulerConfig]:

@@ -76,8 +76,13 @@ class FakeServer:
         self._interrupt_at = interrupt_at
         self._crash = crash
         self._spoils = spoils
+        self._slow_from, self._slowness = 1 << 30, 1.0
         self.seeds: list[int] = []
         self.configs: list[SchedulerConfig] = []
+
+    def slow_after(self, num_runs: int, slowness: float) -> None:
+        """Makes everything take so many times as long after that many runs."""
+        self._slow_from, self._slowness = num_runs, slowness
 
     def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
         self.seeds.append(seed)
@@ -89,6 +94,8 @@ class FakeServer:
         chunk = self._chunk_tokens(config)
         pause = (self._floor_s + chunk * self._token_s) * self._growth(seed)
         ttft = PROMPT_TOKENS * self._token_s + (PROMPT_TOKENS / chunk) * _CHUNK_S
+        slowness = self._slowness if len(self.seeds) > self._slow_from else 1.0
+        pause, ttft = pause * slowness, ttft * slowness
         aborted = abort_pause_s is not None and pause > abort_pause_s
         elapsed = 2.0 if aborted else 10.0
         self._clock.now_s += elapsed

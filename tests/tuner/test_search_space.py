@@ -34,13 +34,13 @@ def test_every_config_asked_for_is_in_the_space(tmp_path: Path) -> None:
         assert config.prefill_chunk_tokens <= 900 or config.prefill_policy is PrefillPolicy.PACED
         assert config.pause_target_s <= 0.5
         assert config.max_running_requests > 3
-        asker.tell(number, Score(1.0, -0.1, 0.0, 0.0))
+        asker.tell(number, Score(1.0, -0.1, 0.0, 0.0, 0.0))
 
 
 def test_a_resumed_search_does_not_repeat_its_picks(tmp_path: Path) -> None:
     first = make_asker(tmp_path)
     number, config = first.ask()
-    first.tell(number, Score(1.0, -0.1, 0.0, 0.0))
+    first.tell(number, Score(1.0, -0.1, 0.0, 0.0, 0.0))
     first.ask()
     assert make_asker(tmp_path).ask()[1] != config
 
@@ -49,15 +49,15 @@ def test_a_known_result_is_learnt_once(tmp_path: Path) -> None:
     asker = make_asker(tmp_path)
     config = fixed_chunks(SchedulerConfig(), 128)
     for _ in range(2):
-        asker.learn(config, Score(1.0, -0.1, 0.0, 0.0))
+        asker.learn(config, Score(1.0, -0.1, 0.0, 0.0, 0.0))
     number, _ = asker.ask()
     assert number == 1
 
 
 def test_a_config_outside_the_space_is_not_learnt(tmp_path: Path) -> None:
     asker = make_asker(tmp_path)
-    asker.learn(unchunked(SchedulerConfig()), Score(1.0, 9.0, 0.0, 0.0))
-    asker.learn(fixed_chunks(SchedulerConfig(), 4096), Score(1.0, 9.0, 0.0, 0.0))
+    asker.learn(unchunked(SchedulerConfig()), Score(1.0, 9.0, 0.0, 0.0, 0.0))
+    asker.learn(fixed_chunks(SchedulerConfig(), 4096), Score(1.0, 9.0, 0.0, 0.0, 0.0))
     assert asker.ask()[0] == 0
 
 

@@ -187,7 +187,7 @@ def test_a_stall_that_does_not_happen_again_is_not_the_configs_fault(bench: Stud
     assert keeps(result.rule_of_thumb.config)
     set_aside = [t for t in bench.studies.trials(bench.study) if t.status is TrialStatus.SUSPECT]
     assert len(set_aside) == 1
-    assert "predicted" in set_aside[0].problems
+    assert "simulated" in set_aside[0].problems
 
 
 def test_a_stall_that_happens_again_counts(bench: StudyBench) -> None:

@@ -17,6 +17,7 @@ class TrialKind(StrEnum):
     BASELINE = "baseline"
     RULE = "rule"
     SEARCH = "search"
+    CONTROL = "control"  # an earlier run repeated, to see whether the machine has changed
     CONFIRM = "confirm"
 
 

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.core.config import SchedulerConfig
+from tuner.search.claim import claim_of, most_beyond
+from tuner.store.models import TrialKind, TrialStatus
+from tuner.trials import Trial
+
+
+def run(worst_pause_s: float, num_streams: int) -> Trial:
+    return Trial(
+        number=0, kind=TrialKind.CONFIRM, status=TrialStatus.DONE, config=SchedulerConfig(), seed=1,
+        worst_pause_s=worst_pause_s, num_streams=num_streams, counts={"completed": num_streams + 1},
+    )  # fmt: skip
+
+
+def test_no_pause_in_so_many_streams_bounds_the_rate() -> None:
+    assert most_beyond(59) == pytest.approx(0.05, abs=0.001)
+    assert most_beyond(3000) == pytest.approx(3 / 3000, rel=0.01)
+    assert most_beyond(0) == 1.0
+
+
+def test_a_claim_is_what_was_tested() -> None:
+    claim = claim_of([run(0.41, 10), run(0.44, 12)])
+    assert (claim.num_runs, claim.num_streams, claim.num_requests) == (2, 22, 24)
+    assert claim.longest_pause_s == 0.44
+    assert claim.most_beyond == most_beyond(22)

@@ -1,0 +1,69 @@
+"""What the search does with its runs, over a server in arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.core.config import SchedulerConfig
+from tests.tuner.fakes import SLO_S, FakeClock, FakeServer, StudyBench
+from tuner.store.models import TrialKind, TrialStatus
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> StudyBench:
+    return StudyBench(tmp_path)
+
+
+def test_a_rule_of_thumb_near_the_border_is_not_given_up_for_something_slower(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock, token_s=0.0034), FakeServer(FakeClock(), token_s=0.0034))
+    rule, winner = result.rule_of_thumb, result.winner
+    assert rule is not None
+    assert winner is not None
+    assert rule.worst_pause_s is not None
+    assert 0.9 * SLO_S < rule.worst_pause_s <= SLO_S
+    assert (winner.long_ttft_p95_s or 9e9) <= (rule.long_ttft_p95_s or 0.0)
+
+
+def test_knobs_that_do_nothing_are_left_alone(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock), FakeServer(FakeClock()))
+    assert set(result.idle_knobs) == {"solo_chunk_tokens", "prefill_order", "max_running_requests"}
+    searched = [t.config for t in bench.studies.trials(bench.study) if t.kind is TrialKind.SEARCH]
+    usual = SchedulerConfig().to_mapping()
+    assert searched
+    assert all(config[knob] == usual[knob] for config in searched for knob in result.idle_knobs)
+
+
+def test_a_right_simulator_needs_few_live_runs_for_the_best(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock), FakeServer(FakeClock()))
+    assert result.winner is not None
+    assert 0.85 * SLO_S < (result.winner.worst_pause_s or 0.0) <= SLO_S
+    assert result.live_trials <= 14
+
+
+def test_a_claim_stands_on_fresh_runs_alone(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock))
+    assert result.claim is not None
+    assert result.winner is not None
+    assert result.claim.num_runs == result.winner.replicates
+    assert result.claim.longest_pause_s == result.winner.worst_pause_s
+    assert result.claim.num_streams == result.claim.num_runs
+
+
+def test_nothing_is_claimed_when_nothing_keeps_the_slo(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock, floor_s=0.6))
+    assert result.claim is None
+    assert result.bound is not None
+
+
+def test_a_machine_that_has_become_slower_is_noticed(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path, num_trials=10)
+    server = FakeServer(bench.clock)
+    server.slow_after(9, 1.6)
+    result = bench.run(server)
+    trials = bench.studies.trials(bench.study)
+    assert [t for t in trials if t.kind is TrialKind.CONTROL]
+    assert [t for t in trials if t.status is TrialStatus.SUSPECT and "slower" in t.problems]
+    assert result.winner is not None
+    assert (result.winner.worst_pause_s or 9.0) <= SLO_S

@@ -1,0 +1,183 @@
+"""Confirming a winner on traffic that the search has not seen, replicate by replicate.
+
+The best of a search is lucky by selection, so its own run counts for nothing here: each candidate meets fresh
+windows, and every one of them must keep the SLO. Near the border three windows prove little: a candidate gets
+more until it is safe to say that nearly every window to come keeps the SLO too, or is passed over. How much
+room that takes follows from how far the study's runs lie apart, not from a fixed margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.core.config import SchedulerConfig
+from tuner.announce import Announcer
+from tuner.budget import Budget
+from tuner.objective import Allowed, score
+from tuner.runner import Runner
+from tuner.search.race import Race, Standing
+from tuner.search_space import describe
+from tuner.store.models import TrialKind, TrialStatus
+from tuner.trials import Trial
+
+# So many times the replicates are spent on candidates that fail or are near the border.
+_MOST_RUNS = 3
+# When one was confirmed, the next must promise so much to be tried too.
+_NEXT_GAIN = 0.03
+# Replicates of a candidate near the border, beyond those that all get.
+MORE_REPLICATES = 3
+# A candidate is worth its replicates, and has passed them, when it keeps the SLO with this probability. What
+# one has already or finds by hand need not be likelier than not: it was not selected for being lucky.
+_WORTH, _WORTH_KNOWN = 0.6, 0.3
+_SAFE, _SAFE_KNOWN = 0.8, 0.7
+_SURE = 0.95
+# Not worth a run even when nothing else is left.
+_HOPELESS = 0.02
+# Seeds of different rounds never meet: a study run again confirms on traffic it has not seen either.
+_SEEDS_PER_ROUND = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the confirmation came to.
+
+    Attributes:
+        runs: the winner's fresh runs; empty when no candidate stood the test.
+        safe: the probability that nearly every window to come keeps the SLO, by the study's model.
+        out_of_time: the budget ended while candidates were left.
+    """
+
+    runs: tuple[Trial, ...] = ()
+    safe: float = 0.0
+    out_of_time: bool = False
+
+
+def fresh_seed(plan_seed: int, round_: int, index: int) -> int:
+    """Of traffic that no search meets: by `Traffic` made of what it holds out, where it can."""
+    return plan_seed + _SEEDS_PER_ROUND * (round_ + 1) + index
+
+
+class Confirmer:
+    """Tries candidates in turn, the cheapest first, as long as a better one may be left.
+
+    Args:
+        race: what is known by now.
+        known: configs that one has, or finds by hand.
+    """
+
+    def __init__(
+        self,
+        race: Callable[[], Race],
+        runner: Runner,
+        known: Sequence[SchedulerConfig],
+        allowed: Allowed,
+        seed: int,
+        replicates: int,
+        budget: Budget,
+        announcer: Announcer,
+    ) -> None:
+        self._race = race
+        self._runner = runner
+        self._known = known
+        # Other windows are kinder or harder to short requests too.
+        self._allowed = replace(allowed, short_ttft_s=None)
+        self._seed = seed
+        self._replicates = replicates
+        self._budget = budget
+        self._announcer = announcer
+        self._limit_s = runner.study.slo_pause_s
+        self._num_runs = 0
+        self._decided: set[SchedulerConfig] = set()
+        self._confirmed: list[tuple[Trial, ...]] = []
+        self._narrow: list[tuple[Trial, ...]] = []
+
+    def run(self) -> Verdict:
+        """The cheapest candidate that stood; failing that, one that stood narrowly."""
+        out_of_time = False
+        while self._num_runs < _MOST_RUNS * self._replicates and (candidate := self._next()):
+            if self._decided and not self._has_time(self._replicates):
+                out_of_time = True
+                break
+            self._try(candidate)
+        race = self._race()
+        stood = self._confirmed or self._narrow
+        if not stood:
+            return Verdict(out_of_time=out_of_time)
+        best = min(stood, key=lambda runs: self._price_s(race, runs))
+        standing = race.of(best[0].config)
+        return Verdict(best, standing.safe if standing else 0.0)
+
+    def _next(self) -> Standing | None:
+        """The cheapest that is worth it and better than what has been confirmed; when none is and nothing was
+        confirmed, the safest.
+        """
+        race = self._race()
+        left = [one for one in race.standings if one.config not in self._decided]
+        if self._confirmed:
+            best_s = min(self._price_s(race, runs) for runs in self._confirmed)
+            left = [one for one in left if one.price_s < (1.0 - _NEXT_GAIN) * best_s]
+        worth = [one for one in left if self._is_worth(one)]
+        if worth or self._confirmed:
+            return worth[0] if worth else None
+        safest = max(left, key=lambda one: one.safe, default=None)
+        return safest if safest is not None and safest.safe >= _HOPELESS else None
+
+    def _is_worth(self, one: Standing) -> bool:
+        """Likely enough to stand; the last one that there is time for had better be."""
+        if not self._confirmed and self._has_time(2 * self._replicates):
+            return one.safe >= self._least(one.config, _WORTH, _WORTH_KNOWN)
+        return one.safe >= self._least(one.config, _SURE, _SAFE)
+
+    def _try(self, candidate: Standing) -> None:
+        config, shown = candidate.config, describe(candidate.config)
+        self._decided.add(config)
+        self._announcer.doing(f"confirming {shown} on fresh traffic")
+        runs = self._replicate(config)
+        last = runs[-1]
+        worst_s = max((run.worst_pause_s or 0.0 for run in runs), default=0.0)
+        if last.status is TrialStatus.INVALID:
+            self._announcer.done(f"{shown} could not be measured", last.problems)
+        elif not self._keeps(last):
+            self._announcer.done(f"{shown} did not stand", self._why(last))
+        elif self._is_safe(config):
+            self._announcer.done(f"confirmed {shown}", f"worst pause {worst_s:.2f} s in {len(runs)} runs")
+            self._confirmed.append(tuple(runs))
+        else:
+            self._announcer.done(f"{shown} kept the SLO narrowly", f"worst pause {worst_s:.2f} s")
+            self._narrow.append(tuple(runs))
+
+    def _replicate(self, config: SchedulerConfig) -> list[Trial]:
+        """Fresh runs: up to the first that fails, and more near the border."""
+        runs: list[Trial] = []
+        while len(runs) < self._replicates or (
+            len(runs) < self._replicates + MORE_REPLICATES and not self._is_safe(config) and self._has_time(1)
+        ):
+            seed = fresh_seed(self._seed, self._runner.study.round, len(runs))
+            runs.append(self._runner.run(TrialKind.CONFIRM, config, seed, self._limit_s))
+            self._num_runs += 1
+            if not self._keeps(runs[-1]):
+                break
+        return runs
+
+    def _is_safe(self, config: SchedulerConfig) -> bool:
+        standing = self._race().of(config)
+        return standing is not None and standing.safe >= self._least(config, _SAFE, _SAFE_KNOWN)
+
+    def _least(self, config: SchedulerConfig, others: float, known: float) -> float:
+        return known if config in self._known else others
+
+    def _keeps(self, trial: Trial) -> bool:
+        return trial.is_complete and score(trial, self._limit_s, self._allowed).feasible
+
+    def _why(self, trial: Trial) -> str:
+        if trial.worst_pause_s is None or trial.worst_pause_s <= self._limit_s:
+            return trial.problems or "short requests waited too long, or some were lost"
+        return f"paused {trial.worst_pause_s:.2f} s on fresh traffic"
+
+    def _price_s(self, race: Race, runs: Sequence[Trial]) -> float:
+        standing = race.of(runs[0].config)
+        return float("inf") if standing is None else standing.price_s
+
+    def _has_time(self, num_runs: int) -> bool:
+        return self._budget.left_to_confirm_s >= num_runs * self._runner.typical_run_s(0.0)

@@ -1,0 +1,74 @@
+"""Repeating a config that was run before, to see whether the machine is still what it was.
+
+Heat, a power plan or another program change a machine's speed within a study, and what was measured before
+then says nothing of what is measured after. Laptops went from 36.5 to 22.7 tokens a second (reported).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tuner.announce import Announcer
+from tuner.runner import Runner
+from tuner.search_space import describe
+from tuner.store.models import TrialKind
+from tuner.trials import Trial
+
+# A repeated run that is off by this factor, and by so many spreads, is drift.
+_DRIFT_RATIO, _DRIFT_SPREADS = 1.12, 3.0
+
+
+class DriftControl:
+    """Compares a repeat of an earlier run with it, and sets aside what no longer holds."""
+
+    def __init__(self, runner: Runner, announcer: Announcer) -> None:
+        self._runner = runner
+        self._announcer = announcer
+
+    def check(self, before: Trial, spread: float, abort_pause_s: float) -> float:
+        """Repeats the run; how much longer everything takes now, as a factor (1.0 without drift).
+
+        Args:
+            before: a complete run.
+            spread: of repeated runs' long TTFTs, as the standard deviation of their logarithm.
+        """
+        self._announcer.doing(f"repeating {describe(before.config)} to see whether the machine has changed")
+        again = self._repeat(before, abort_pause_s)
+        if not _differ(before, again, spread):
+            return 1.0
+        once_more = self._repeat(before, abort_pause_s)
+        if not _differ(before, once_more, spread):
+            self._runner.set_aside(again, f"off by {_ratio(before, again):.2f} from the run before, once")
+            return 1.0
+        self._set_aside_earlier([again, once_more], before)
+        return _ratio(before, once_more)
+
+    def _repeat(self, before: Trial, abort_pause_s: float) -> Trial:
+        return self._runner.repeat(TrialKind.CONTROL, before.config, before.seed, abort_pause_s)
+
+    def _set_aside_earlier(self, kept: Sequence[Trial], before: Trial) -> None:
+        """All searched runs but the repeats: they are of another machine."""
+        ratio = _ratio(before, kept[-1])
+        self._announcer.warn(
+            f"this machine takes {ratio:.2f} times as long as when the search began (heat, or another "
+            "program): runs from before are set aside, and the search goes on from what it is now"
+        )
+        numbers = {trial.number for trial in kept}
+        for trial in list(self._runner.trials):
+            if trial.kind is TrialKind.SEARCH and trial.number not in numbers and trial.is_complete:
+                self._runner.set_aside(trial, f"measured before the machine became {ratio:.2f} times slower")
+
+
+def _differ(before: Trial, again: Trial, spread: float) -> bool:
+    ratio = _ratio(before, again)
+    return abs(math.log(ratio)) > max(math.log(_DRIFT_RATIO), _DRIFT_SPREADS * spread)
+
+
+def _ratio(before: Trial, again: Trial) -> float:
+    """Of the long TTFTs; of the pauses where the repeat did not get that far."""
+    if before.long_ttft_p95_s and again.long_ttft_p95_s and again.is_complete:
+        return again.long_ttft_p95_s / before.long_ttft_p95_s
+    if before.worst_pause_s and again.worst_pause_s:
+        return again.worst_pause_s / before.worst_pause_s
+    return 1.0

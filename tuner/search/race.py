@@ -1,0 +1,241 @@
+"""Who is in the race: every config that was simulated or run live, and what is expected of it by now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from engine.core.config import PrefillPolicy, SchedulerConfig
+from tuner.objective import Allowed, Score, score
+from tuner.search.outlook import Expected, Outlook, Place, Seen
+from tuner.search.prescreen import Prediction
+from tuner.search_space import SearchSpace, num_changes
+from tuner.store.models import TrialStatus
+from tuner.trials import Trial
+
+# Less than this is no gain: repeated runs of one config differ by as much.
+LEAST_GAIN = 0.01
+# What one can do by hand, or has already, is left only for something better by this.
+_KNOWN_BONUS = 0.01
+# Of configs whose long TTFTs differ by less, the one that changes the fewest knobs comes first: a change that
+# does nothing for this traffic may do harm to other traffic.
+_SAME_PRICE = 0.005
+# A policy that was never run live is tried before another that promises up to so many times as much.
+_NEW_POLICY = 2.0
+# A run beyond what is expected of it by this many standard deviations, and by this factor, is suspect.
+_SURPRISE, _SURPRISE_RATIO = 4.0, 1.2
+_ENOUGH_SEEN = 4
+# With less of a chance to keep the SLO a config is out of the race.
+_HOPELESS = 0.05
+_SCORED = (TrialStatus.DONE, TrialStatus.ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A config in the race.
+
+    Attributes:
+        price_s: its long TTFT as expected, less the bonus of what is known already.
+        safe: the probability that nearly every fresh window keeps the SLO.
+        num_runs: complete live runs.
+    """
+
+    config: SchedulerConfig
+    ttft: Expected
+    pause: Expected
+    price_s: float
+    safe: float
+    num_runs: int
+
+    def gain_over(self, other: Standing | None, worst_s: float) -> float:
+        """The share of the long TTFT that it saves."""
+        before_s = worst_s if other is None else other.price_s
+        return 1.0 - self.price_s / before_s
+
+
+class Race:
+    """What is expected of every config, from predictions and live runs.
+
+    Args:
+        seed: of the window that the baseline met: only there is its short TTFT a measure.
+        known: configs that one has or would find by hand.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        trials: Sequence[Trial],
+        predictions: Iterable[Prediction],
+        allowed: Allowed,
+        seed: int,
+        known: Sequence[SchedulerConfig],
+    ) -> None:
+        self._space = space
+        self._allowed = allowed
+        self._seed = seed
+        self._known = known
+        self._trials = [trial for trial in trials if trial.status in _SCORED and trial.worst_pause_s]
+        self._running = {trial.config for trial in trials if trial.status is TrialStatus.RUNNING}
+        self._ruled_out = {trial.config for trial in trials if self._rules_out(trial)}
+        self._predictions = {prediction.config: prediction for prediction in predictions}
+        self._levels = _Levels(list(self._predictions.values()))
+        self.pause = Outlook([seen for trial in self._trials if (seen := self._seen_pause(trial))])
+        self.ttft = Outlook([seen for trial in self._trials if (seen := self._seen_ttft(trial))])
+        self.standings = sorted(self._stand(), key=self._order)
+
+    @property
+    def pause_ratio(self) -> float:
+        """Measured ÷ predicted pause near the SLO; at most a factor of two from 1."""
+        ratio = self.pause.expect(Place(self._space.base, 0.0), 1.0).median_s
+        return min(2.0, max(0.5, ratio))
+
+    def of(self, config: SchedulerConfig) -> Standing | None:
+        """The config's standing; None when nothing is known of it or it is ruled out."""
+        return next((one for one in self.standings if one.config == config), None)
+
+    def leader(self, least_safe: float) -> Standing | None:
+        """The cheapest config that has been run and is as safe as this."""
+        return next((one for one in self.standings if one.num_runs and one.safe >= least_safe), None)
+
+    def contenders(self, count: int) -> list[SchedulerConfig]:
+        """The cheapest that may keep the SLO."""
+        return [one.config for one in self.standings if one.safe >= _HOPELESS][:count]
+
+    def first_of_each_policy(self) -> list[SchedulerConfig]:
+        """The cheapest of each that probably keeps the SLO."""
+        found: dict[PrefillPolicy, SchedulerConfig] = {}
+        for one in self.standings:
+            if one.safe >= 0.5:
+                found.setdefault(one.config.prefill_policy, one.config)
+        return list(found.values())
+
+    def promising(self) -> tuple[Standing, float] | None:
+        """The config most worth a live run, and what it promises: the share of the long TTFT that it saves
+        times the chance that it keeps the SLO.
+        """
+        leader = self.leader(0.7)
+        worst_s = max((one.price_s for one in self.standings), default=0.0)
+        promises = [
+            (one, one.safe * one.gain_over(leader, worst_s))
+            for one in self.standings
+            if not one.num_runs and one.config not in self._running
+        ]
+        if not promises:
+            return None
+        policies = {trial.config.prefill_policy for trial in self._trials if trial.is_complete}
+
+        def worth(pair: tuple[Standing, float]) -> float:
+            is_new = pair[0].config.prefill_policy not in policies
+            return pair[1] * (_NEW_POLICY if is_new else 1.0)
+
+        return max(promises, key=worth)
+
+    def is_surprising(self, trial: Trial) -> bool:
+        """Whether the pause is out of all proportion to what other runs lead to expect."""
+        others = [s for t in self._trials if t.number != trial.number and (s := self._seen_pause(t))]
+        seen = self._seen_pause(trial)
+        if seen is None or len(others) < _ENOUGH_SEEN:
+            return False
+        outlook = Outlook(others)
+        expected_s = outlook.expect(seen.place, 1.0).median_s
+        return outlook.surprise(seen) > _SURPRISE and seen.ratio > _SURPRISE_RATIO * expected_s
+
+    # -- standings -------------------------------------------------------------------------------------
+
+    def _stand(self) -> Iterator[Standing]:
+        runs: dict[SchedulerConfig, list[Trial]] = {}
+        for trial in self._trials:
+            runs.setdefault(trial.config, []).append(trial)
+        for config in {**self._predictions, **runs}:
+            standing = self._standing(config, runs.get(config, []))
+            if standing is not None and config not in self._ruled_out:
+                yield standing
+
+    def _standing(self, config: SchedulerConfig, runs: Sequence[Trial]) -> Standing | None:
+        prediction = self._predictions.get(config)
+        whole = [trial for trial in runs if trial.is_complete and trial.long_ttft_p95_s]
+        if prediction is not None and math.isfinite(prediction.long_ttft_s):
+            if prediction.lost > self._allowed.lost_rate and not whole:
+                return None
+            pause_s, ttft_s = self._levels.of(prediction)
+        elif whole:
+            pause_s = _typical(trial.worst_pause_s for trial in whole)
+            ttft_s = _typical(trial.long_ttft_p95_s for trial in whole)
+        else:
+            return None
+        place = self._place(config, pause_s)
+        pause = self.pause.expect(place, pause_s)
+        ttft = self.ttft.expect(place, ttft_s)
+        bonus = _KNOWN_BONUS if config in self._known else 0.0
+        return Standing(
+            config=config,
+            ttft=ttft,
+            pause=pause,
+            price_s=ttft.median_s * (1.0 - bonus),
+            safe=pause.chance_below(self._space.slo_pause_s),
+            num_runs=len(whole),
+        )
+
+    def _order(self, standing: Standing) -> tuple[int, int, float]:
+        steps = int(math.log(max(standing.price_s, 1e-9)) / _SAME_PRICE)
+        return steps, num_changes(standing.config, self._space.base), standing.price_s
+
+    def _rules_out(self, trial: Trial) -> bool:
+        """Something other than the pause speaks against it: no margin helps there."""
+        if trial.status is TrialStatus.CRASHED:
+            return True
+        allowed = self._allowed if trial.seed == self._seed else replace(self._allowed, short_ttft_s=None)
+        points: Score = score(trial, self._space.slo_pause_s, allowed)
+        return trial.is_complete and not points.fair
+
+    # -- what was seen ---------------------------------------------------------------------------------
+
+    def _place(self, config: SchedulerConfig, pause_s: float) -> Place:
+        return Place(config, math.log(pause_s / self._space.slo_pause_s))
+
+    def _seen_pause(self, trial: Trial) -> Seen | None:
+        predicted = trial.predicted_worst_pause_s or _own(trial, trial.worst_pause_s)
+        if not predicted or not trial.worst_pause_s:
+            return None
+        ratio = trial.worst_pause_s / predicted
+        return Seen(self._place(trial.config, predicted), ratio, trial.is_bound)
+
+    def _seen_ttft(self, trial: Trial) -> Seen | None:
+        if trial.is_bound or not trial.long_ttft_p95_s or not trial.worst_pause_s:
+            return None
+        predicted = trial.predicted_long_ttft_s or trial.long_ttft_p95_s
+        pause_s = trial.predicted_worst_pause_s or trial.worst_pause_s
+        return Seen(self._place(trial.config, pause_s), trial.long_ttft_p95_s / predicted)
+
+
+class _Levels:
+    """Puts configs that were simulated in one window on a level with those that were in several: other
+    windows are kinder or harder, for all configs much alike.
+    """
+
+    def __init__(self, predictions: Sequence[Prediction]) -> None:
+        close = [one for one in predictions if one.is_close and math.isfinite(one.long_ttft_s)]
+        first = [one.summary.long_ttft_p95_s or one.long_ttft_s for one in close]
+        self._pause = _middle([one.pause_s / one.pauses_s[0] for one in close], 1.0)
+        self._ttft = _middle([one.long_ttft_s / s for one, s in zip(close, first, strict=True)], 1.0)
+
+    def of(self, one: Prediction) -> tuple[float, float]:
+        """Worst pause and long TTFT over several windows."""
+        if one.is_close:
+            return one.pause_s, one.long_ttft_s
+        return one.pause_s * self._pause, one.long_ttft_s * self._ttft
+
+
+def _middle(values: Sequence[float], default: float) -> float:
+    return median(values) if values else default
+
+
+def _own(trial: Trial, seconds: float | None) -> float | None:
+    """Where there is no simulator a whole run stands for its own prediction."""
+    return None if trial.is_bound else seconds
+
+
+def _typical(values: Iterable[float | None]) -> float:
+    return math.exp(fmean(math.log(value) for value in values if value))

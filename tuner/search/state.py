@@ -1,0 +1,136 @@
+"""What a study knows at any moment: its runs, its predictions, and what follows from them."""
+
+from __future__ import annotations
+
+from engine.core.config import PrefillPolicy, SchedulerConfig
+from tuner.budget import Budget
+from tuner.objective import ABORT_RATIO, Allowed, Score, score
+from tuner.runner import Runner
+from tuner.search.plan import Plan
+from tuner.search.prescreen import Prescreen
+from tuner.search.race import Race
+from tuner.search_space import describe
+from tuner.store.models import TrialKind, TrialStatus
+from tuner.trials import Trial
+
+# Beside a confirmation's replicates: for a candidate that fails it, or is near the border.
+_SPARE_RUNS = 2
+# So many of the cheapest are simulated in several windows, and as many of those that are then the cheapest.
+_CONTENDERS, _LOOKS = 8, 4
+
+
+class Knowledge:
+    """A study's own view of what has happened so far.
+
+    Args:
+        prescreen: None without a simulator.
+
+    Attributes:
+        known: configs that one has, or finds by hand.
+        idle_knobs: that do nothing on this traffic.
+    """
+
+    def __init__(self, plan: Plan, runner: Runner, budget: Budget, prescreen: Prescreen | None) -> None:
+        self.plan = plan
+        self.runner = runner
+        self.budget = budget
+        self.prescreen = prescreen
+        self.known: list[SchedulerConfig] = [plan.space.base]
+        self.idle_knobs: tuple[str, ...] = ()
+        runner.is_surprising = lambda trial: self.race().is_surprising(trial)
+
+    @property
+    def baseline(self) -> Trial | None:
+        """The latest run without chunking."""
+        runs = [trial for trial in self.settled() if trial.kind is TrialKind.BASELINE]
+        return runs[-1] if runs else None
+
+    @property
+    def allowed(self) -> Allowed:
+        """What others may be made to pay."""
+        if self.baseline is None:
+            return Allowed()
+        return Allowed.by(self.baseline, self.by_hand, self.plan.slo_pause_s)
+
+    @property
+    def by_hand(self) -> Trial | None:
+        """The rule of thumb's run that kept the SLO, if one did."""
+        runs = [trial for trial in self.settled() if trial.kind is TrialKind.RULE and trial.is_complete]
+        return next((t for t in runs if (t.worst_pause_s or 0.0) <= self.plan.slo_pause_s), None)
+
+    @property
+    def abort_s(self) -> float:
+        """A pause that ends a run."""
+        return ABORT_RATIO * self.plan.slo_pause_s
+
+    @property
+    def run_s(self) -> float:
+        """How long a run takes."""
+        return self.runner.typical_run_s(self.plan.expected_run_s)
+
+    def race(self) -> Race:
+        """Every config's standing by now; contenders are simulated in several windows for it."""
+        for _ in range(_LOOKS):
+            race = self._race()
+            first = race.promising()
+            wanted = [*race.contenders(_CONTENDERS), *([first[0].config] if first else [])]
+            if self.prescreen is None or self.prescreen.is_close(wanted):
+                break
+            self.prescreen.look_closer(wanted)
+        return race
+
+    def _race(self) -> Race:
+        found = self.prescreen.found.values() if self.prescreen else ()
+        open_to = [prediction for prediction in found if self._leaves_idle_alone(prediction.config)]
+        return Race(self.plan.space, self.settled(), open_to, self.allowed, self.plan.seed, self.known)
+
+    def _leaves_idle_alone(self, config: SchedulerConfig) -> bool:
+        base = self.plan.space.base
+        return all(getattr(config, name) == getattr(base, name) for name in self.idle_knobs)
+
+    def settled(self) -> list[Trial]:
+        """Runs that tell something."""
+        unscored = (TrialStatus.LOST, TrialStatus.INVALID, TrialStatus.SUSPECT)
+        return [trial for trial in self.runner.trials if trial.status not in unscored]
+
+    def score(self, trial: Trial) -> Score:
+        return score(trial, self.plan.slo_pause_s, self.allowed)
+
+    def keeps(self, trial: Trial) -> bool:
+        return trial.is_complete and self.score(trial).feasible
+
+    def num_searched(self) -> int:
+        """Of this round."""
+        self.runner.refresh()
+        round_ = self.runner.study.round
+        return sum(t.kind is TrialKind.SEARCH and t.round == round_ for t in self.settled())
+
+    def has_time(self) -> bool:
+        """Whether another run fits before the time that the confirmation needs.
+
+        As long as there is nothing to confirm, the whole budget goes into finding something.
+        """
+        near = any(t.is_complete and (t.worst_pause_s or 0.0) <= self.abort_s for t in self.chunked())
+        return self.budget.left_s > self.run_s * (1 + (self.plan.replicates + _SPARE_RUNS) * near)
+
+    def chunked(self) -> list[Trial]:
+        return [t for t in self.settled() if t.config.prefill_policy is not PrefillPolicy.WHOLE]
+
+    def best(self) -> Trial | None:
+        """The cheapest run that kept the SLO."""
+        kept = [trial for trial in self.settled() if self.keeps(trial)]
+        return min(kept, key=lambda trial: trial.long_ttft_p95_s or float("inf"), default=None)
+
+
+def numbers_of(trial: Trial) -> str:
+    """What a person is told of a run."""
+    if trial.status is TrialStatus.CRASHED:
+        return f"crashed: {trial.problems}"
+    if trial.status is TrialStatus.INVALID:
+        return "could not be measured"
+    if trial.worst_pause_s is None:
+        return trial.problems or "nothing streamed"
+    if trial.is_bound:
+        return f"stopped early: a stream paused {trial.worst_pause_s:.2f} s"
+    ttft = "long prompts lost" if trial.long_ttft_p95_s is None else f"{trial.long_ttft_p95_s:.2f} s"
+    return f"{ttft} at {trial.worst_pause_s:.2f} s ({describe(trial.config)})"
