@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,13 +11,15 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.server.admin import AdminRoutes
 from engine.server.auth import AdminGuard, KeyGuard
 from engine.server.completions import ModelRoutes
-from engine.server.errors import ApiError, add_error_handlers, error_response
+from engine.server.errors import ApiError, add_error_handlers, error_response, identify
 from engine.server.service import Service
 from engine.server.sse import KEEP_ALIVE_S
 
@@ -48,6 +51,7 @@ def create_app(service: Service, options: AppOptions | None = None) -> FastAPI:
 
     app = FastAPI(title="Evenflow engine", lifespan=lifespan, redirect_slashes=False)
     app.state.service = service
+    app.add_middleware(_Identified)
     add_error_handlers(app)
     app.add_exception_handler(RequestValidationError, _on_bad_query)
     guard = KeyGuard(options.api_keys)
@@ -55,6 +59,23 @@ def create_app(service: Service, options: AppOptions | None = None) -> FastAPI:
     app.include_router(AdminRoutes(service, AdminGuard(options.admin_keys)).router)
     _add_probes(app, service)
     return app
+
+
+class _Identified:
+    """Gives every answer the headers of `identify` that it does not have yet."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def identified(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in identify(Request(scope), f"req-{uuid.uuid4().hex}").items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, identified if scope["type"] == "http" else send)
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:

@@ -113,8 +113,8 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def identify(request: Request, own_id: str) -> dict[str, str]:
-    """The headers that every answer of the model's routes carries: the caller's id, or else ours, and the
-    config generation in force.
+    """The headers that every answer carries: the caller's id, or else ours, and the config generation in
+    force.
     """
     given = request.headers.get("x-request-id", "")
     return {
@@ -133,7 +133,6 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _on_api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    error.headers = identify(request, f"err-{uuid.uuid4().hex}") | error.headers
     return error_response(error)
 
 
@@ -151,7 +150,11 @@ async def _on_departure(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:
-    return error_response(ApiError(500, "the server failed on this request", code="internal_error"))
+    # Answered outside of all that other answers pass through.
+    headers = identify(request, f"err-{uuid.uuid4().hex}")
+    return error_response(
+        ApiError(500, "the server failed on this request", code="internal_error", headers=headers)
+    )
 
 
 def sse_error(error: ApiError) -> bytes:

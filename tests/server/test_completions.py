@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from engine.core.config import SchedulerConfig
@@ -145,6 +146,32 @@ def test_the_answer_names_itself_and_its_config(live: Live) -> None:
     refused = live.http.post("/v1/chat/completions", json={}, headers={"x-request-id": "mine-2"})
     assert refused.headers["x-request-id"] == "mine-2"
     assert refused.headers["x-config-generation"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/models", 200),
+        ("POST", "/tokenize", 200),
+        ("GET", "/admin/config", 200),
+        ("GET", "/admin/stats?window_s=0", 400),
+        ("GET", "/health", 200),
+        ("GET", "/nowhere", 404),
+        ("GET", "/metrics", 500),
+    ],
+)
+def test_every_answer_says_which_request_and_config_it_is_of(
+    live: Live, monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int
+) -> None:
+    monkeypatch.setattr(live.service.metrics, "text", lambda: 1 / 0)
+    body = {"prompt": "w5"} if method == "POST" else None
+    # On connections of their own: uvicorn closes one after a 500.
+    given = httpx.request(method, live.url + path, json=body, headers={"x-request-id": "mine"})
+    own = httpx.request(method, live.url + path, json=body)
+    assert given.status_code == status
+    assert given.headers.get_list("x-request-id") == ["mine"]
+    assert len(own.headers["x-request-id"]) > 32
+    assert own.headers["x-config-generation"] == "1"
 
 
 def test_models_and_tokenize(live: Live) -> None:
