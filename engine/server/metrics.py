@@ -92,6 +92,8 @@ class Metrics:
         self._refused = counter("requests_refused", "Requests turned away, by cause.", ("code",))
         self._prompt = counter("prompt_tokens", "Prompt tokens of requests that ended, cached ones included.")
         self._cached = counter("cached_prompt_tokens", "Prompt tokens that came from the prefix cache.")
+        self._chunks = counter("prefill_chunks", "Chunks that prompts of requests that ended were read in.")
+        self._causes = counter("worst_pauses", "Requests by what their worst pause was spent on.", ("cause",))
         self._generated = counter("generation_tokens", "Tokens written.")
         self._ttft = histogram(
             "time_to_first_token_seconds", "From arrival to the first token.", _TTFT_BUCKETS
@@ -129,6 +131,9 @@ class Metrics:
         self._requests.labels(ended.outcome).inc()
         self._prompt.inc(ended.prompt_tokens)
         self._cached.inc(timeline.cached_tokens)
+        self._chunks.inc(timeline.num_chunks)
+        if timeline.worst_pause_cause:
+            self._causes.labels(timeline.worst_pause_cause.kind.value).inc()
         for metric, value in (
             (self._ttft, timeline.ttft_s),
             (self._queue, timeline.queue_s),

@@ -258,6 +258,8 @@ def test_metrics_carry_the_fields_names(live: Live) -> None:
         "evenflow_streaming_pause_seconds_count 1.0",
         "evenflow_inter_token_latency_seconds_count 7.0",
         'evenflow_step_duration_seconds_count{kind="prefill"} 1.0',
+        "evenflow_prefill_chunks_total 1.0",
+        'evenflow_worst_pauses_total{cause="',
     ):
         assert line in text
 
