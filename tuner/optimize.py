@@ -256,9 +256,11 @@ class _Session:
         leads: bool = True,
     ) -> Search:
         sizing = capacity.sizing(study.slo_pause_s, traffic.long_prefill_slos)
-        schedule_for = _schedules(traffic, sizing)
+        schedule_for = _schedules(traffic, sizing, study.seed)
         if leads:
             announce_traffic(schedule_for(study.seed), self._announcer)
+            if traffic.held_out:
+                self._announcer.done("held out", traffic.held_out)
         slo = Slo(study.slo_pause_s)
         stored = study.sizing.get("base")  # the same on every engine
         base = parse_config(stored) if stored else server.setter.original.config
@@ -300,9 +302,9 @@ def _floor(capacity: Capacity, traffic: Traffic, server: LiveServer) -> Floor:
     return floor_of(capacity.costs, capacity.stall_floor_s, model.one_pass, traffic.num_streams)
 
 
-def _schedules(traffic: Traffic, sizing: Sizing) -> Callable[[int], Schedule]:
+def _schedules(traffic: Traffic, sizing: Sizing, study_seed: int) -> Callable[[int], Schedule]:
     @cache
     def schedule_for(seed: int) -> Schedule:
-        return traffic.build(seed, sizing)
+        return traffic.build(seed, sizing, study_seed)
 
     return schedule_for

@@ -181,6 +181,10 @@ class Search:
             return
         self._announcer.doing("simulating")
         until_s = self._budget.elapsed_s + self._plan.simulate_share * self._budget.seconds
+        chunked = self._knowledge.chunked()
+        by_hand = self._knowledge.by_hand or (chunked[-1] if chunked else None)
+        if by_hand is not None:
+            self._prescreen.take_telling_window(by_hand.config)
         for trial in self._knowledge.settled():
             self._prescreen.predict(trial.config)
         count = self._plan.num_simulated

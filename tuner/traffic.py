@@ -18,6 +18,8 @@ from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule, Sizing
 from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace
 from tuner.errors import TunerError
+from tuner.held_out import HeldOut, Part
+from tuner.windows import is_confirmed, searched_index
 
 # A study makes about this many full runs (baseline, rule of thumb, searches, confirmations); the rest of
 # its runs are stopped early.
@@ -25,6 +27,9 @@ RUNS_PER_BUDGET = 11
 # A long prompt must freeze the streams for at least this many times the SLO when it is read whole, or
 # chunking would have nothing to show.
 _MIN_LONG_SLOS = 3.0
+
+
+Build = Callable[[int, Sizing, int], Schedule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,17 @@ class Traffic:
         scale: how much of it a run plays; a study keeps it, so that its runs stay comparable. Of a profile
             the length of an `auto` prompt in pause SLOs, of a trace the seconds that are replayed.
         long_prefill_slos: for `Capacity.sizing`.
+        build: the schedule of a seed, in a study of the other seed.
+        held_out: what a recorded trace keeps for the confirmation, in words; empty for a profile, of which
+            every seed is fresh.
     """
 
     name: str
     num_streams: int
     scale: float
     long_prefill_slos: float
-    build: Callable[[int, Sizing], Schedule]
+    build: Build
+    held_out: str = ""
 
 
 def is_profile(name: str) -> bool:
@@ -69,7 +78,7 @@ def profile_traffic(
         raise TunerError(str(error)) from error
     slos = scale or _affordable_slos(profile, slo_pause_s, budget_s)
     fitted = dataclasses.replace(profile, long_prefill_slos=slos)
-    build = _refusing(lambda seed, sizing: build_schedule(fitted, seed, sizing))
+    build = _refusing(lambda seed, sizing, _: build_schedule(fitted, seed, sizing))
     return Traffic(profile.name, _num_lanes(profile), slos, slos, build)
 
 
@@ -78,16 +87,16 @@ def _trace_profile_traffic(
 ) -> Traffic:
     recorded = read_recorded(find_trace(trace.file))
     window_s = scale or min(profile.duration, budget_s / RUNS_PER_BUDGET)
-    build = _refusing(lambda seed, sizing: build_trace_schedule(profile, recorded, seed, sizing, window_s))
+    build = _refusing(lambda seed, sizing, _: build_trace_schedule(profile, recorded, seed, sizing, window_s))
     return Traffic(profile.name, 1, window_s, profile.long_prefill_slos, build)
 
 
-def _refusing(build: Callable[[int, Sizing], Schedule]) -> Callable[[int, Sizing], Schedule]:
+def _refusing(build: Build) -> Build:
     """The same, with the tuner's own error for traffic that cannot be made."""
 
-    def checked(seed: int, sizing: Sizing) -> Schedule:
+    def checked(seed: int, sizing: Sizing, study_seed: int) -> Schedule:
         try:
-            return build(seed, sizing)
+            return build(seed, sizing, study_seed)
         except (ProfileError, TraceError) as error:
             raise TunerError(str(error)) from error
 
@@ -108,7 +117,7 @@ def _num_lanes(profile: Profile) -> int:
 
 
 def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Traffic:
-    """A recorded trace from its beginning.
+    """A recorded trace: from its beginning for the search, what `HeldOut` keeps for the confirmation.
 
     Args:
         scale: None replays as much as the budget allows.
@@ -119,8 +128,16 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
     recorded = recorded_trace(path)
     window_s = scale or budget_s / RUNS_PER_BUDGET
     name = Path(path).name
-    build = _refusing(lambda seed, sizing: _build_replay(recorded, seed, sizing, window_s, name))
-    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, build)
+    parts = HeldOut(recorded, window_s)
+
+    def build(seed: int, sizing: Sizing, study_seed: int) -> Schedule:
+        if is_confirmed(seed, study_seed):
+            part = parts.confirmed(seed - study_seed)
+        else:
+            part = parts.searched(searched_index(seed, study_seed))
+        return _build_replay(part, seed, sizing, window_s, name)
+
+    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, _refusing(build), parts.note)
 
 
 def recorded_trace(path: str) -> Recorded:
@@ -131,11 +148,11 @@ def recorded_trace(path: str) -> Recorded:
         raise TunerError(str(error)) from error
 
 
-def _build_replay(recorded: Recorded, seed: int, sizing: Sizing, window_s: float, name: str) -> Schedule:
+def _build_replay(part: Part, seed: int, sizing: Sizing, window_s: float, name: str) -> Schedule:
     options = ReplayOptions(
-        start_s=recorded.first_s,
-        end_s=recorded.first_s + window_s,
+        start_s=part.start_s,
+        end_s=part.start_s + window_s,
         context_tokens=int(sizing.context_tokens * 0.9),
         max_output_tokens=max(1, int(window_s / sizing.decode_step_s)),
     )
-    return recorded.schedule(seed, options, name)
+    return part.recorded.schedule(seed, options, name)

@@ -79,7 +79,8 @@ def _of_profile(arguments: argparse.Namespace) -> Offer:
     traffic = profile_traffic(arguments.trace, arguments.slo_pause)
 
     def offer(target: Target, book: PromptBook) -> Schedule:
-        return traffic.build(arguments.seed, size_up(target, book, arguments.slo_pause))
+        sizing = size_up(target, book, arguments.slo_pause)
+        return traffic.build(arguments.seed, sizing, arguments.seed)
 
     return offer
 

@@ -20,6 +20,7 @@ from tuner.search.race import Race, Standing
 from tuner.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
+from tuner.windows import confirmed_seed
 
 # So many times the replicates are spent on candidates that fail or are near the border.
 _MOST_RUNS = 3
@@ -34,8 +35,6 @@ _SAFE, _SAFE_KNOWN = 0.8, 0.7
 _SURE = 0.95
 # Not worth a run even when nothing else is left.
 _HOPELESS = 0.02
-# Seeds of different rounds never meet: a study run again confirms on traffic it has not seen either.
-_SEEDS_PER_ROUND = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,6 @@ class Verdict:
     runs: tuple[Trial, ...] = ()
     safe: float = 0.0
     out_of_time: bool = False
-
-
-def fresh_seed(plan_seed: int, round_: int, index: int) -> int:
-    """Of traffic that no search meets: by `Traffic` made of what it holds out, where it can."""
-    return plan_seed + _SEEDS_PER_ROUND * (round_ + 1) + index
 
 
 class Confirmer:
@@ -153,7 +147,7 @@ class Confirmer:
         while len(runs) < self._replicates or (
             len(runs) < self._replicates + MORE_REPLICATES and not self._is_safe(config) and self._has_time(1)
         ):
-            seed = fresh_seed(self._seed, self._runner.study.round, len(runs))
+            seed = confirmed_seed(self._seed, self._runner.study.round, len(runs))
             runs.append(self._runner.run(TrialKind.CONFIRM, config, seed, self._limit_s))
             self._num_runs += 1
             if not self._keeps(runs[-1]):

@@ -20,10 +20,11 @@ from tuner.evaluators import Evaluator, Measurement
 from tuner.objective import PENALTY_S, lost_rate
 from tuner.sampler import make_sampler
 from tuner.search_space import SearchSpace, scaled
+from tuner.windows import simulated_seed
 
 # Simulated windows go on beyond the SLO by so much: what the simulator thinks too slow may keep it.
 _LOOSE = 1.8
-# Every config meets the first window; those worth a live run meet the others too.
+# Every config meets the study's own window and the most telling one; those worth a live run meet all.
 _MORE_WINDOWS = 15
 _STARTUP_TRIALS = 40
 _SCAN_STEPS = 7
@@ -37,8 +38,10 @@ class Prediction:
 
     Attributes:
         summary: of the study's own window.
-        pauses_s: worst pause in each simulated window, the study's own first.
+        pauses_s: worst pause in each simulated window, the study's own first, then the others that all meet.
         long_ttft_s: p95 over all of them; infinite when long requests were lost or the run was stopped.
+        first_ttft_s: the same over the windows that all configs meet.
+        num_first: how many these are.
         short_ttft_s: p95 in the study's own window; None without short requests.
         lost: share of its requests that were refused.
     """
@@ -48,13 +51,20 @@ class Prediction:
     aborted: bool
     pauses_s: tuple[float, ...]
     long_ttft_s: float
+    first_ttft_s: float
+    num_first: int
     short_ttft_s: float | None
     lost: float
 
     @property
     def is_close(self) -> bool:
-        """Simulated in several windows."""
-        return len(self.pauses_s) > 1
+        """Simulated in all windows."""
+        return len(self.pauses_s) > self.num_first
+
+    @property
+    def first_pause_s(self) -> float:
+        """The worst in the windows that all configs meet."""
+        return max(self.pauses_s[: self.num_first])
 
     @property
     def pause_s(self) -> float:
@@ -75,11 +85,24 @@ class Prescreen:
     def __init__(self, simulator: Evaluator, space: SearchSpace, seed: int, sampler_seed: int) -> None:
         self._simulator = simulator
         self._space = space
-        self._seed = seed
+        self._first = [seed]
+        self._others = [simulated_seed(seed, index) for index in range(_MORE_WINDOWS)]
         self.found: dict[SchedulerConfig, Prediction] = {}
         self._study = optuna.create_study(
             sampler=make_sampler(sampler_seed, _STARTUP_TRIALS), direction="minimize"
         )
+
+    def take_telling_window(self, config: SchedulerConfig) -> None:
+        """Has all configs meet a second window: that of the others in which the config's long requests wait
+        longest. In the study's own one they may meet nobody, and then all configs look alike.
+        """
+        ttfts_s = {
+            seed: _pooled_ttft([self._simulator.evaluate(config, seed, None)]) for seed in self._others
+        }
+        telling = max(ttfts_s, key=lambda seed: (math.isfinite(ttfts_s[seed]), ttfts_s[seed]))
+        self._others.remove(telling)
+        self._first.append(telling)
+        self.found.clear()
 
     def search(self, count: int, pause_ratio: float, out_of_time: Callable[[], bool]) -> None:
         """Tries so many more configs.
@@ -95,10 +118,10 @@ class Prescreen:
             self._tell(trial, self.predict(self._space.suggest(trial)), pause_ratio)
 
     def predict(self, config: SchedulerConfig) -> Prediction:
-        """What the simulator says of the config, in the study's window at least."""
+        """What the simulator says of the config, in the windows that all meet at least."""
         if config not in self.found:
             limit_s = _LOOSE * self._space.slo_pause_s
-            self.found[config] = _prediction(config, [self._simulator.evaluate(config, self._seed, limit_s)])
+            self.found[config] = self._prediction(config, self._first, limit_s)
         return self.found[config]
 
     def scan(self, config: SchedulerConfig, ratio: float) -> None:
@@ -117,10 +140,8 @@ class Prescreen:
         """Simulates these in more windows, the same for all."""
         for config in configs:
             if not self.predict(config).is_close:
-                seeds = (self._seed, *(_window_seed(self._seed, i) for i in range(_MORE_WINDOWS)))
                 limit_s = None if self.found[config].aborted else 2 * _LOOSE * self._space.slo_pause_s
-                runs = [self._simulator.evaluate(config, seed, limit_s) for seed in seeds]
-                self.found[config] = _prediction(config, runs)
+                self.found[config] = self._prediction(config, [*self._first, *self._others], limit_s)
 
     def leave_alone(self, idle_knobs: Sequence[str]) -> None:
         """From now on configs have the space's own values of these knobs; what is known of others is known of
@@ -152,19 +173,18 @@ class Prescreen:
             for value in choices
         )
 
+    def _prediction(self, config: SchedulerConfig, seeds: Sequence[int], limit_s: float | None) -> Prediction:
+        runs = [self._simulator.evaluate(config, seed, limit_s) for seed in seeds]
+        return _prediction(config, runs, len(self._first))
+
     def _tell(self, trial: Any, prediction: Prediction, pause_ratio: float) -> None:
         limit_s = self._space.slo_pause_s / pause_ratio
-        trial.set_constraint("pause", prediction.pauses_s[0] / limit_s - 1.0)
+        trial.set_constraint("pause", prediction.first_pause_s / limit_s - 1.0)
         trial.set_constraint("shed", 0.0 if prediction.aborted else prediction.lost)
-        self._study.tell(trial, min(prediction.long_ttft_s, PENALTY_S))
+        self._study.tell(trial, min(prediction.first_ttft_s, PENALTY_S))
 
 
-def _window_seed(seed: int, index: int) -> int:
-    """A window that neither the live search nor a confirmation meets."""
-    return seed + 500_000 + index
-
-
-def _prediction(config: SchedulerConfig, runs: Sequence[Measurement]) -> Prediction:
+def _prediction(config: SchedulerConfig, runs: Sequence[Measurement], num_first: int) -> Prediction:
     summary = runs[0].summary
     assert summary is not None
     aborted = runs[0].aborted
@@ -173,7 +193,9 @@ def _prediction(config: SchedulerConfig, runs: Sequence[Measurement]) -> Predict
         summary=summary,
         aborted=aborted,
         pauses_s=tuple(max(_pause(run.summary), 1e-6) for run in runs),
-        long_ttft_s=math.inf if any(run.aborted for run in runs) else _pooled_ttft(runs),
+        long_ttft_s=_pooled_ttft(runs),
+        first_ttft_s=_pooled_ttft(runs[:num_first]),
+        num_first=num_first,
         short_ttft_s=summary.short_ttft_p95_s,
         lost=0.0 if aborted else lost_rate(summary.counts),
     )
@@ -184,6 +206,9 @@ def _pause(summary: TrialSummary | None) -> float:
 
 
 def _pooled_ttft(runs: Sequence[Measurement]) -> float:
+    """Infinite when a run was stopped: its TTFTs say nothing."""
+    if any(run.aborted for run in runs):
+        return math.inf
     ttfts = [
         scored_ttft(record)
         for run in runs

@@ -211,15 +211,14 @@ class Race:
 
 
 class _Levels:
-    """Puts configs that were simulated in one window on a level with those that were in several: other
-    windows are kinder or harder, for all configs much alike.
+    """Puts configs that were simulated in few windows on a level with those that were in all: other windows
+    are kinder or harder, for all configs much alike.
     """
 
     def __init__(self, predictions: Sequence[Prediction]) -> None:
         close = [one for one in predictions if one.is_close and math.isfinite(one.long_ttft_s)]
-        first = [one.summary.long_ttft_p95_s or one.long_ttft_s for one in close]
-        self._pause = _middle([one.pause_s / one.pauses_s[0] for one in close], 1.0)
-        self._ttft = _middle([one.long_ttft_s / s for one, s in zip(close, first, strict=True)], 1.0)
+        self._pause = _middle([one.pause_s / one.first_pause_s for one in close], 1.0)
+        self._ttft = _middle([one.long_ttft_s / one.first_ttft_s for one in close if one.first_ttft_s], 1.0)
 
     def of(self, one: Prediction) -> tuple[float, float]:
         """Worst pause and long TTFT over several windows."""
