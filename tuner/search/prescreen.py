@@ -7,7 +7,7 @@ by up to 40 % (our measurement over simulated searches, November 2026).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,6 @@ class Prediction:
         summary: of the study's own window.
         pauses_s: worst pause in each simulated window, the study's own first.
         long_ttft_s: p95 over all of them; infinite when long requests were lost or the run was stopped.
-        short_ttft_s: p95 in the study's own window; None without short requests.
         lost: share of its requests that were refused.
     """
 
@@ -48,7 +47,6 @@ class Prediction:
     aborted: bool
     pauses_s: tuple[float, ...]
     long_ttft_s: float
-    short_ttft_s: float | None
     lost: float
 
     @property
@@ -174,7 +172,6 @@ def _prediction(config: SchedulerConfig, runs: Sequence[Measurement]) -> Predict
         aborted=aborted,
         pauses_s=tuple(max(_pause(run.summary), 1e-6) for run in runs),
         long_ttft_s=math.inf if any(run.aborted for run in runs) else _pooled_ttft(runs),
-        short_ttft_s=summary.short_ttft_p95_s,
         lost=0.0 if aborted else lost_rate(summary.counts),
     )
 
@@ -202,8 +199,3 @@ def _same(one: Prediction, other: Prediction) -> bool:
 
 def _ttfts(one: Prediction, other: Prediction) -> tuple[float | None, float | None]:
     return one.summary.long_ttft_p95_s, other.summary.long_ttft_p95_s
-
-
-def predictions_of(found: Mapping[SchedulerConfig, Prediction]) -> list[Prediction]:
-    """Those whose long TTFT is known."""
-    return [prediction for prediction in found.values() if math.isfinite(prediction.long_ttft_s)]
