@@ -11,7 +11,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
 
 MIN_CHUNK_TOKENS = 16
-_STEP_DOWN = 0.7
 _FRACTION = (0.3, 1.0)
 _RUNNING = (4, 8, 16)
 _SOLO = (0, 512, 2048)
@@ -142,11 +141,6 @@ def scaled(config: SchedulerConfig, factor: float) -> SchedulerConfig:
     if config.prefill_policy is PrefillPolicy.PACED:
         return dataclasses.replace(config, pause_target_s=round(config.pause_target_s * factor, 4))
     return fixed_chunks(config, max(MIN_CHUNK_TOKENS, round(config.prefill_chunk_tokens * factor)))
-
-
-def step_down(config: SchedulerConfig) -> SchedulerConfig:
-    """The same config with three tenths less work between two decode steps, down to the smallest chunk."""
-    return scaled(config, _STEP_DOWN)
 
 
 def num_changes(config: SchedulerConfig, base: SchedulerConfig) -> int:

@@ -78,27 +78,30 @@ class StreamState:
         carried = self._take_choices(choices)
         self._take_usage(event.get("usage") or {})
         self._take_timings(event.get("timings") or {})
-        num_tokens = self._count(carried, bool(choices) and was_running, event.get("num_tokens"))
+        told = _tokens(event.get("num_tokens"))
+        num_tokens = self._count(carried, bool(choices) and was_running, told)
         emitted = event.get("emit_ns")
         return num_tokens, emitted if isinstance(emitted, int) else None
 
     def _take_choices(self, choices: list[Any]) -> bool:
         carried = False
         for choice in choices:
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            reason = choice.get("finish_reason")
+            self.finish_reason = str(reason) if reason else self.finish_reason
             delta = choice.get("delta") or {}
             carried = carried or bool(choice.get("text") or any(delta.get(name) for name in _CONTENT_FIELDS))
         return carried
 
     def _take_usage(self, usage: Mapping[str, Any]) -> None:
-        self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
-        self.usage_tokens = usage.get("completion_tokens", self.usage_tokens)
+        prompt, output = _tokens(usage.get("prompt_tokens")), _tokens(usage.get("completion_tokens"))
+        self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
+        self.usage_tokens = self.usage_tokens if output is None else output
         details = usage.get("prompt_tokens_details") or {}
-        self.cached_tokens = details.get("cached_tokens") or self.cached_tokens
+        self.cached_tokens = _tokens(details.get("cached_tokens")) or self.cached_tokens
 
     def _take_timings(self, timings: Mapping[str, Any]) -> None:
+        self.cached_tokens = _tokens(timings.get("cached_tokens")) or self.cached_tokens
         self.timings = timings or self.timings
-        self.cached_tokens = timings.get("cached_tokens") or self.cached_tokens
 
     def _count(self, carried: bool, running: bool, told: int | None) -> int | None:
         """Tokens of one event: as told in it, or by how much the server's running count passed ours, else
@@ -109,6 +112,13 @@ class StreamState:
         num_tokens = max(1 if carried else 0, grown if carried or running else 0) if told is None else told
         self.counted_tokens += num_tokens
         return num_tokens if carried or num_tokens > 0 else None
+
+
+def _tokens(said: Any) -> int | None:
+    """What a server says is a number of tokens. Raises: TypeError: it is none."""
+    if said is not None and (type(said) is not int or said < 0):
+        raise TypeError(f"{said!r} is no number of tokens")
+    return said
 
 
 def error_message(body: Mapping[str, Any]) -> str:

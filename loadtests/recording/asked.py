@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.core.json_text import parse_json
 
+_MOST_IDS = 1 << 31  # of a vocabulary: no model's is near that
 # Fields that change how a conversation is put into tokens, as vLLM's `/tokenize` takes them too.
 _TEMPLATE_FIELDS = ("tools", "chat_template", "chat_template_kwargs", "add_generation_prompt")
 
@@ -76,9 +77,14 @@ def _prompt(values: Mapping[str, Any]) -> _Prompt | None:
         prompt = prompt[0]
     if isinstance(prompt, str):
         return prompt, None, {"prompt": prompt}
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+    if isinstance(prompt, list) and prompt and are_token_ids(prompt):
         return "", tuple(prompt), None
     return None
+
+
+def are_token_ids(values: Sequence[Any]) -> bool:
+    """Whether some vocabulary can have them."""
+    return all(type(value) is int and 0 <= value < _MOST_IDS for value in values)
 
 
 def _conversation(messages: Sequence[Any], tools: Any) -> str:

@@ -11,6 +11,7 @@ import httpx
 from engine.core.json_text import parse_json
 from loadtests.client.target import Target, call
 from loadtests.errors import TargetError
+from loadtests.recording.asked import are_token_ids
 
 _HELLO = [{"role": "user", "content": "Hello"}]
 _TIMEOUT = dict.fromkeys(("connect", "read", "write", "pool"), 10.0)
@@ -62,4 +63,4 @@ def _ids(answer: Any) -> list[int] | None:
     ids = answer.get("tokens") if isinstance(answer, dict) else None
     if not isinstance(ids, list) or not ids or answer.get("count") != len(ids):
         return None
-    return ids if all(type(token) is int for token in ids) else None
+    return ids if are_token_ids(ids) else None

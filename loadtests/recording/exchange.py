@@ -18,11 +18,6 @@ _BAD_FINISHES = ("error", "failed", "aborted", "abort")
 _UNIQUE_ID = re.compile(r"[A-Za-z_]*-?[0-9A-Za-z-]{20,64}")
 
 
-def _count(said: object) -> int | None:
-    """What a server says is a number of tokens, if it is one."""
-    return said if isinstance(said, int) and not isinstance(said, bool) and said >= 0 else None
-
-
 def micros(seconds: float | None) -> float | None:
     """To the microsecond: more is noise, and makes rows long."""
     return None if seconds is None else round(seconds, 6)
@@ -137,26 +132,25 @@ class Exchange:
     @property
     def prompt_tokens(self) -> int | None:
         """As the answer's `usage` says."""
-        return _count(self.state.prompt_tokens)
+        return self.state.prompt_tokens
 
     @property
     def output_tokens(self) -> int | None:
         """As the answer's `usage` says."""
-        return _count(self.state.usage_tokens)
+        return self.state.usage_tokens
 
     @property
     def num_events(self) -> int:
         """Of those with content."""
-        return _count(self.state.counted_tokens) or 0
+        return self.state.counted_tokens
 
     @property
     def cached_tokens(self) -> int | None:
-        return _count(self.state.cached_tokens) or None
+        return self.state.cached_tokens or None
 
     @property
     def _queue_s(self) -> float | None:
-        timings = self.state.timings
-        said = timings.get("queue_s") if isinstance(timings, Mapping) else None
+        said = self.state.timings.get("queue_s") if self.state.timings else None
         is_time = isinstance(said, int | float) and math.isfinite(said)
         return micros(said) if is_time else None
 

@@ -5,9 +5,9 @@
 Starts an engine, probes it as `tuner optimize` does, and plays three kinds of traffic under a dozen configs
 through HTTP with the real load client. Each run is simulated at once, and the pair printed: predicted against
 measured p95 of long TTFT, worst pause and share refused. At the end come the worst pairs, and medians and p90
-of the errors: as they are; corrected by what the other runs teach (`tuner.correction`); and at the speed that
-the machine had in each run (all costs times its measured ÷ predicted step time), which leaves what is the
-simulator's own.
+of the errors: as they are; corrected by what the other runs teach, as a search does (`Outlook`); and at the
+speed that the machine had in each run (all costs times its measured ÷ predicted step time), which leaves what
+is the simulator's own.
 
 Runs are kept in `--results`, a pair a line; the same command goes on where it stopped. A run that the load
 client spoiled, or during which other programs took more than `--others` of the machine, is not counted and
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ from loadtests.traffic.offered_load import build_schedule
 from loadtests.traffic.profiles import load_profile
 from loadtests.traffic.schedule import Schedule
 from tests.benchmarks.quiet import others_share, wait_until_quiet
-from tuner.correction import Pair, corrected_errors
 from tuner.live import LiveEvaluator, LiveServer
+from tuner.search.outlook import Outlook, Place, Seen
 from tuner.served_model import model_info
 from tuner.serving import EngineChoice, serving
 from tuner.simulated import SimulatedEvaluator
@@ -113,6 +114,23 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """One metric of a run and of its simulation, both above zero; `place` as the search has it."""
+
+    place: Place
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(self.place, self.measured / self.predicted)
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """A run beside its simulation."""
 
@@ -122,16 +140,17 @@ class Compared:
     at_its_speed: tuple[float | None, float | None]
 
     def pair(self, metric: int, at_its_speed: bool = False) -> Pair | None:
-        predicted = (self.at_its_speed if at_its_speed else self.predicted)[metric]
+        simulated = self.at_its_speed if at_its_speed else self.predicted
+        predicted, pause_s = simulated[metric], simulated[METRICS.index("worst pause")]
         measured = self.run.measured[metric]
-        if not predicted or not measured or max(predicted, measured) == float("inf"):
+        if not pause_s or not predicted or not measured or math.inf in (predicted, measured):
             return None
-        return Pair(parse_config(CONFIGS[self.run.config]).prefill_policy, predicted, measured)
+        place = Place(parse_config(CONFIGS[self.run.config]), math.log(pause_s / self.run.slo_pause_s))
+        return Pair(place, predicted, measured)
 
     def line(self) -> str:
         numbers = (
-            f"{name} {_seconds(self.predicted[m])} for {_seconds(self.run.measured[m])} "
-            f"({pair.predicted / pair.measured - 1:+.0%})"
+            f"{name} {_seconds(self.predicted[m])} for {_seconds(self.run.measured[m])} ({pair.error:+.0%})"
             if (pair := self.pair(m))
             else f"{name} {_seconds(self.predicted[m])} for {_seconds(self.run.measured[m])}"
             for m, name in enumerate(METRICS)
@@ -223,10 +242,10 @@ def report(compared: Sequence[Compared]) -> None:
     print(f"\n{len(compared)} pairs of a live run and its simulation")
     for metric, name in enumerate(METRICS):
         pairs = [(pair, one) for one in compared if (pair := one.pair(metric))]
-        errors = [(abs(pair.predicted / pair.measured - 1.0), one) for pair, one in pairs]
+        errors = [(abs(pair.error), one) for pair, one in pairs]
         corrected = corrected_errors([pair for pair, _ in pairs])
         slowed = [pair for one in compared if (pair := one.pair(metric, at_its_speed=True))]
-        own = [abs(pair.predicted / pair.measured - 1.0) for pair in slowed]
+        own = [abs(pair.error) for pair in slowed]
         print(
             f"{name:15}{_spread([e for e, _ in errors])}; corrected by the others {_spread(corrected)}; "
             f"at the run's own speed {_spread(own)}"
@@ -235,6 +254,15 @@ def report(compared: Sequence[Compared]) -> None:
             print(f"    worst: {error:.0%}  {one.line()}")
     shed = [abs(one.shed - one.run.shed) for one in compared]
     print(f"{'share refused':15}{_spread(shed)} of the requests")
+
+
+def corrected_errors(pairs: Sequence[Pair]) -> list[float]:
+    """|corrected ÷ measured − 1| of each pair, corrected by the others: what to expect of the next run."""
+    outlooks = (Outlook([o.seen for o in pairs if o is not pair]) for pair in pairs)
+    return [
+        abs(outlook.expect(pair.place, pair.predicted).median_s / pair.measured - 1.0)
+        for outlook, pair in zip(outlooks, pairs, strict=True)
+    ]
 
 
 def _spread(errors: Sequence[float]) -> str:

@@ -8,7 +8,7 @@ from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.asker import Asker
 from tuner.objective import Score
 from tuner.paths import locate_database
-from tuner.search_space import SearchSpace, describe, fixed_chunks, num_changes, step_down, unchunked
+from tuner.search_space import SearchSpace, describe, fixed_chunks, num_changes, scaled, unchunked
 from tuner.store.optuna_storage import open_optuna
 
 SPACE = SearchSpace(SchedulerConfig(), 0.5, 900, 3)
@@ -61,11 +61,10 @@ def test_a_config_outside_the_space_is_not_learnt(tmp_path: Path) -> None:
     assert asker.ask()[0] == 0
 
 
-def test_stepping_down_does_less_between_decode_steps() -> None:
-    assert step_down(fixed_chunks(SchedulerConfig(), 100)).prefill_chunk_tokens == 70
+def test_a_scaled_config_does_so_many_times_the_work_between_decode_steps() -> None:
+    assert scaled(fixed_chunks(SchedulerConfig(), 100), 0.7).prefill_chunk_tokens == 70
     paced = SchedulerConfig(prefill_policy=PrefillPolicy.PACED, pause_target_s=0.5)
-    assert step_down(paced).pause_target_s == pytest.approx(0.35)
-    assert step_down(unchunked(SchedulerConfig())).prefill_policy is PrefillPolicy.FIXED
+    assert scaled(paced, 0.7).pause_target_s == pytest.approx(0.35)
 
 
 def test_what_a_person_is_told() -> None:

@@ -7,7 +7,7 @@ by up to 40 % (our measurement over simulated searches, November 2026).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,6 @@ class Prediction:
         long_ttft_s: p95 over all of them; infinite when long requests were lost or the run was stopped.
         first_ttft_s: the same over the windows that all configs meet.
         num_first: how many these are.
-        short_ttft_s: p95 in the study's own window; None without short requests.
         lost: share of its requests that were refused.
     """
 
@@ -53,7 +52,6 @@ class Prediction:
     long_ttft_s: float
     first_ttft_s: float
     num_first: int
-    short_ttft_s: float | None
     lost: float
 
     @property
@@ -196,7 +194,6 @@ def _prediction(config: SchedulerConfig, runs: Sequence[Measurement], num_first:
         long_ttft_s=_pooled_ttft(runs),
         first_ttft_s=_pooled_ttft(runs[:num_first]),
         num_first=num_first,
-        short_ttft_s=summary.short_ttft_p95_s,
         lost=0.0 if aborted else lost_rate(summary.counts),
     )
 
@@ -227,8 +224,3 @@ def _same(one: Prediction, other: Prediction) -> bool:
 
 def _ttfts(one: Prediction, other: Prediction) -> tuple[float | None, float | None]:
     return one.summary.long_ttft_p95_s, other.summary.long_ttft_p95_s
-
-
-def predictions_of(found: Mapping[SchedulerConfig, Prediction]) -> list[Prediction]:
-    """Those whose long TTFT is known."""
-    return [prediction for prediction in found.values() if math.isfinite(prediction.long_ttft_s)]

@@ -59,6 +59,24 @@ def test_a_total_in_the_finishing_event_is_not_taken_for_output() -> None:
     assert state.output_tokens == 5
 
 
+@pytest.mark.parametrize("said", ["5", 1.5, -1, True, [5], {"a": 5}])
+@pytest.mark.parametrize(
+    "where",
+    [
+        '{"num_tokens": %s}',
+        '{"usage": {"prompt_tokens": %s}}',
+        '{"usage": {"completion_tokens": %s}}',
+        '{"usage": {"prompt_tokens_details": {"cached_tokens": %s}}}',
+        '{"timings": {"cached_tokens": %s}}',
+    ],
+)
+def test_a_count_that_is_no_number_of_tokens_is_noted_and_not_taken(where: str, said: object) -> None:
+    state, tokens = play(text(), b"data: " + (where % json.dumps(said)).encode() + b"\n\n")
+    assert tokens == [1, None]
+    assert (state.prompt_tokens, state.output_tokens, state.cached_tokens) == (None, 1, 0)
+    assert "not a chat chunk" in (state.error or "")
+
+
 def test_emit_stamps_timings_and_cached_tokens_are_kept() -> None:
     state, parser = StreamState(), SseParser()
     (data,) = parser.feed(text(emit_ns=12, step=3, timings={"cached_tokens": 64, "worst_pause_s": 0.1}))

@@ -73,6 +73,8 @@ def test_token_ids_need_no_counting() -> None:
         b'{"prompt": ["one", "two"]}',
         b'{"prompt": []}',
         b'{"prompt": [1, true]}',
+        b'{"prompt": [-1]}',
+        b'{"prompt": [18446744073709551616]}',
     ],
 )
 def test_what_does_not_ask_for_one_answer_to_one_prompt_is_none(body: bytes) -> None:

@@ -116,6 +116,7 @@ def test_the_server_counts_as_the_client_that_sent_the_prompt() -> None:
         httpx.Response(200, text="?"),
         httpx.Response(200, json={"tokens": []}),
         httpx.Response(200, json={"count": 2, "tokens": ["a", "b"]}),
+        httpx.Response(200, json={"count": 1, "tokens": [1 << 64]}),
     ],
 )
 def test_a_prompt_that_the_server_does_not_count_has_no_prefix(answer: httpx.Response) -> None:
@@ -191,9 +192,9 @@ def test_a_short_prompt_without_messages_opens_no_conversation() -> None:
 
 
 def test_what_cannot_be_read_is_counted() -> None:
-    rows, tally = record([exchange({"prompt": ["a", "b"]}), exchange(chat("hi"))])
+    rows, tally = record([exchange({"prompt": p}) for p in (["a", "b"], [1 << 64])] + [exchange(chat("hi"))])
     assert len(rows) == 1
-    assert tally.num_unreadable == 1
+    assert tally.num_unreadable == 2
 
 
 def test_when_the_disk_is_full_recording_ends_and_says_so() -> None:
@@ -213,7 +214,7 @@ def test_more_than_can_be_written_is_dropped_and_counted() -> None:
 
 
 _json = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 1 << 40) | st.floats() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers(-5, 1 << 80) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
