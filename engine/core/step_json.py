@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,16 +29,16 @@ def step_to_mapping(record: StepRecord, seq: int) -> dict[str, Any]:
 
 def step_from_mapping(values: Mapping[str, Any]) -> StepRecord:
     """Raises: KeyError, TypeError: a field is missing or of the wrong shape."""
-    return StepRecord(
-        step=values["step"],
-        generation=values["generation"],
-        ended_at_s=values["ended_at_s"],
-        duration_s=values["duration_s"],
-        work=Work(**values["work"]),
-        prefill=tuple(PrefillChunk(**chunk) for chunk in values["prefill"]),
-        num_running=values["num_running"],
-        num_waiting=values["num_waiting"],
-    )
+    work = {name: _number(name, value) for name, value in dict(values["work"]).items()}
+    numbers = {name: _number(name, values[name]) for name in _STEP_FIELDS if name not in ("work", "prefill")}
+    chunks = tuple(PrefillChunk(**chunk) for chunk in values["prefill"])
+    return StepRecord(**numbers, work=Work(**work), prefill=chunks)
+
+
+def _number(name: str, value: Any) -> Any:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise TypeError(f"{name} must be a number from 0, not {value!r}")
+    return value
 
 
 def read_steps(lines: Iterable[str]) -> Iterator[StepRecord]:

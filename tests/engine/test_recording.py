@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from engine.core.cost_model import Work
+from engine.core.errors import TraceError
 from engine.core.events import StepRecord
 from engine.core.plan import PrefillChunk
 from engine.core.request import Request
-from engine.core.step_json import read_steps
+from engine.core.step_json import read_steps, step_to_mapping
 from engine.core.timeline import Timeline
 from engine.core.trace import read_trace
 from engine.recording.lines import LineWriter, RecordError
@@ -207,3 +209,23 @@ def test_a_recording_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
 def test_a_line_cut_short_by_the_end_is_skipped() -> None:
     line = json.dumps({"seq": 1, "step": 1})
     assert list(read_steps([line[:5]])) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("", "duration_s", "0.1"),
+        ("", "duration_s", None),
+        ("", "ended_at_s", math.nan),
+        ("", "num_running", -1),
+        ("", "work", 5),
+        ("work", "prefill_tokens", "many"),
+        ("work", "decode_kv_tokens", None),
+    ],
+)
+def test_a_step_whose_numbers_are_none_is_named(part: str, name: str, value: object) -> None:
+    step = step_to_mapping(RECORD, 1)
+    (step[part] if part else step)[name] = value
+    with pytest.raises(TraceError, match="line 2 is not a step record") as caught:
+        list(read_steps([json.dumps(step_to_mapping(RECORD, 1)) + "\n", json.dumps(step) + "\n"]))
+    assert name in str(caught.value) or name == "work"
