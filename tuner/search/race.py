@@ -18,15 +18,19 @@ from tuner.trials import Trial
 # Less than this is no gain: repeated runs of one config differ by as much.
 LEAST_GAIN = 0.01
 # What one can do by hand, or has already, is left only for something better by this.
-_KNOWN_BONUS = 0.01
-# Of configs whose long TTFTs differ by less, the one that changes the fewest knobs comes first: a change that
-# does nothing for this traffic may do harm to other traffic.
-_SAME_PRICE = 0.005
+_KNOWN_BONUS = 0.03
+# Simulated long TTFTs that differ by less are the same, for a few windows cannot tell them apart. Of such
+# configs the one that changes the fewest knobs comes first, for a change that does nothing for this traffic
+# may do harm to other traffic; then the one with the longest steps, which wastes least when more is offered.
+_SAME_PRICE = 0.02
 # A policy that was never run live is tried before another that promises up to so many times as much.
 _NEW_POLICY = 2.0
 # A run beyond what is expected of it by this many standard deviations, and by this factor, is suspect.
 _SURPRISE, _SURPRISE_RATIO = 4.0, 1.2
 _ENOUGH_SEEN = 4
+# Beyond this ratio the live run met something that its simulation missed by a hair: it is compared with the
+# windows in which the simulated one met it too.
+_MISSED = 2.0
 # With less of a chance to keep the SLO a config is out of the race.
 _HOPELESS = 0.05
 _SCORED = (TrialStatus.DONE, TrialStatus.ABORTED)
@@ -180,7 +184,7 @@ class Race:
 
     def _order(self, standing: Standing) -> tuple[int, int, float]:
         steps = int(math.log(max(standing.price_s, 1e-9)) / _SAME_PRICE)
-        return steps, num_changes(standing.config, self._space.base), standing.price_s
+        return steps, num_changes(standing.config, self._space.base), -standing.pause.median_s
 
     def _rules_out(self, trial: Trial) -> bool:
         """Something other than the pause speaks against it: no margin helps there."""
@@ -199,6 +203,8 @@ class Race:
         predicted = trial.predicted_worst_pause_s or _own(trial, trial.worst_pause_s)
         if not predicted or not trial.worst_pause_s:
             return None
+        if trial.worst_pause_s > _MISSED * predicted and trial.config in self._predictions:
+            predicted = max(predicted, self._levels.of(self._predictions[trial.config])[0])
         ratio = trial.worst_pause_s / predicted
         return Seen(self._place(trial.config, predicted), ratio, trial.is_bound)
 

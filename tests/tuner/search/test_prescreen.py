@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from engine.core.config import SchedulerConfig
+from tests.tuner.fakes import SLO_S, FakeClock, FakeServer
+from tuner.evaluators import Measurement
+from tuner.search.prescreen import Prescreen
+from tuner.search_space import SearchSpace, fixed_chunks
+from tuner.windows import is_confirmed
+
+SEED = 5
+BASE = SchedulerConfig()
+SPACE = SearchSpace(BASE, SLO_S, 999, 3)
+
+
+class Lonely(FakeServer):
+    """In the study's own window the long prompt meets nobody, so all configs do the same."""
+
+    def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
+        return super().evaluate(fixed_chunks(BASE, 20) if seed == SEED else config, seed, abort_pause_s)
+
+
+def test_a_window_that_tells_configs_apart_is_taken_in() -> None:
+    prescreen = Prescreen(Lonely(FakeClock()), SPACE, SEED, 0)
+    small, large = fixed_chunks(BASE, 64), fixed_chunks(BASE, 128)
+    assert prescreen.predict(small).first_ttft_s == prescreen.predict(large).first_ttft_s
+    prescreen.take_telling_window(small)
+    assert prescreen.predict(small).first_pause_s < prescreen.predict(large).first_pause_s
+    assert not prescreen.predict(small).is_close
+
+
+def test_of_the_windows_the_one_is_taken_in_which_long_requests_wait_longest() -> None:
+    server = FakeServer(FakeClock())
+    slow: list[int] = []
+
+    class Uneven(FakeServer):
+        def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
+            slow.append(seed)
+            chunk = 16 if len(set(slow)) == 4 else 64
+            return server.evaluate(fixed_chunks(BASE, chunk), seed, abort_pause_s)
+
+    prescreen = Prescreen(Uneven(FakeClock()), SPACE, SEED, 0)
+    prescreen.take_telling_window(BASE)
+    telling = slow[3]
+    slow.clear()
+    prescreen.predict(BASE)
+    assert slow == [SEED, telling]
+
+
+def test_nothing_is_simulated_that_the_confirmation_will_meet() -> None:
+    server = FakeServer(FakeClock())
+    prescreen = Prescreen(server, SPACE, SEED, 0)
+    prescreen.take_telling_window(BASE)
+    prescreen.search(5, 1.0, lambda: False)
+    prescreen.look_closer(list(prescreen.found))
+    assert all(prescreen.is_close([config]) for config in prescreen.found)
+    assert not any(is_confirmed(seed, SEED) for seed in server.seeds)
