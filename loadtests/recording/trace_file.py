@@ -6,6 +6,7 @@ shared without touching the disk is in `engine.core.trace_parts`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from io import FileIO
@@ -44,7 +45,9 @@ class TraceFile:
                 self._file.close()
                 self._file, self._part = _open(self.path, part), part
             data = text.encode()
-            if self._file.write(data) < len(data):
+            if (num_written := self._file.write(data)) < len(data):
+                with contextlib.suppress(OSError):  # half a row would make the whole recording unreadable
+                    self._file.truncate(self._file.seek(-num_written, os.SEEK_CUR))
                 raise RecordingError(f"{self.path}: the disk is full")
         except OSError as error:
             raise RecordingError(f"{self.path}: {error.strerror or error}") from error
