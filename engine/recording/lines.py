@@ -58,6 +58,8 @@ class LineWriter:
         self._format = format_line
         self._place = place
         self._queue: queue.Queue[Any] = queue.Queue(max_queued)
+        if not path.name:
+            raise RecordError(f"cannot record to {str(path)!r}: it names no file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _set_aside(path)

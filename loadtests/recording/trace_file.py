@@ -30,6 +30,8 @@ class TraceFile:
     def __init__(self, path: Path, header: Callable[[], str], max_bytes: int = 0) -> None:
         self.path = path
         self._parts = Parts(header, max_bytes)
+        if not path.name:
+            raise RecordingError(f"cannot record to {str(path)!r}: it names no file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _set_aside(path)

@@ -218,6 +218,8 @@ def test_a_recording_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RecordError, match="cannot record"):
         LineWriter(tmp_path / "file" / "trace.jsonl", str)
+    with pytest.raises(RecordError, match=r"cannot record to '\.': it names no file"):
+        LineWriter(Path(""), str)
 
 
 def test_a_line_cut_short_by_the_end_is_skipped() -> None:

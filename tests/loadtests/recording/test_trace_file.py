@@ -31,6 +31,8 @@ def test_a_file_that_cannot_be_made_or_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RecordingError, match="cannot record to"):
         TraceFile(tmp_path / "file" / "t.jsonl", lambda: "header")
+    with pytest.raises(RecordingError, match="names no file"):
+        TraceFile(Path("/"), lambda: "header")
     full = Path("/dev/full")
     if full.exists():
         with pytest.raises(RecordingError, match="/dev/full: No space left"):

@@ -226,6 +226,9 @@ def test_nothing_is_overwritten_or_left_half_written(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is there already; --force replaces it"):
         write_trace(path, "evenflow", HEADER, [full_row()], Notes())
 
+    with pytest.raises(TraceError, match="names no file"):
+        write_trace(Path("."), "evenflow", HEADER, [full_row()], Notes(), force=True)
+
     def broken() -> Iterable[TraceRow]:
         yield full_row()
         raise TraceError("line 7: broken")
