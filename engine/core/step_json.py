@@ -29,8 +29,8 @@ def step_to_mapping(record: StepRecord, seq: int) -> dict[str, Any]:
 
 def step_from_mapping(values: Mapping[str, Any]) -> StepRecord:
     """Raises: KeyError, TypeError: a field is missing or of the wrong shape."""
-    work = {name: _number(name, value) for name, value in dict(values["work"]).items()}
     numbers = {name: _number(name, values[name]) for name in _STEP_FIELDS if name not in ("work", "prefill")}
+    work = {name: _number(name, value) for name, value in dict(values["work"]).items()}
     chunks = tuple(PrefillChunk(**chunk) for chunk in values["prefill"])
     return StepRecord(**numbers, work=Work(**work), prefill=chunks)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,8 @@ from engine.core.errors import TraceError
 from engine.core.json_text import parse_json
 
 VERSION = 1
+MAX_TOKENS = 10**8  # ten times what any model reads, and still few enough to name every block of them
+MAX_SECONDS = 1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,8 @@ class TraceRow:
 
 _ORIGINAL = frozenset(field.name for field in dataclasses.fields(TraceOriginal))
 _ORIGINAL_NAMES = frozenset({"status", "config"})
+_SECONDS = f"seconds from 0 to {MAX_SECONDS:g}"
+_SHOWN_CHARS = 60
 
 
 def format_header(header: TraceHeader) -> str:
@@ -137,7 +140,7 @@ def parse_header(line: str, source: str = "trace", number: int = 1) -> TraceHead
     return TraceHeader(
         t0=values.text("t0") or "",
         tokenizer=values.text("tokenizer") or "",
-        block=values.whole("block") or 0,
+        block=values.tokens("block") or 0,
         text_block=values.whole("text_block"),
         salt_id=values.text("salt_id") or "",
         source=values.text("source") or "",
@@ -156,8 +159,8 @@ def parse_row(line: str, source: str = "trace", number: int = 0) -> TraceRow:
     return TraceRow(
         id=values.need(values.text, "id"),
         t=values.need(values.seconds, "t"),
-        prompt_tokens=values.need(values.whole, "in"),
-        output_tokens=values.need(values.whole, "out"),
+        prompt_tokens=values.need(values.tokens, "in"),
+        output_tokens=values.need(values.tokens, "out"),
         user=values.text("user"),
         session=values.text("session"),
         turn=values.whole("turn"),
@@ -220,8 +223,10 @@ class _Row:
             raise TraceError(f"{self._where}: not a JSON object")
         self.raw: dict[str, Any] = raw
 
-    def fail(self, name: str, wanted: str) -> Any:
-        raise TraceError(f"{self._where}: {name} must be {wanted}, not {self.raw.get(name)!r}")
+    def fail(self, name: str, wanted: str, value: Any = None) -> Any:
+        shown = repr(self.raw.get(name) if value is None else value)
+        shown = shown if len(shown) <= _SHOWN_CHARS else shown[:_SHOWN_CHARS] + "…"
+        raise TraceError(f"{self._where}: {name} must be {wanted}, not {shown}")
 
     def need(self, take: Callable[[str], Any], name: str) -> Any:
         if self.raw.get(name) is None:
@@ -242,13 +247,20 @@ class _Row:
             return int(value)
         return int(self.fail(name, "a whole number" + ("" if minimum is None else f" from {minimum}")))
 
+    def tokens(self, name: str) -> int | None:
+        """A length; what is counted by lengths must not be counted for ever."""
+        value = self.whole(name)
+        if value is None or value <= MAX_TOKENS:
+            return value
+        return int(self.fail(name, f"a number of tokens up to {MAX_TOKENS}"))
+
     def seconds(self, name: str) -> float | None:
         value = self.raw.get(name)
         if value is None:
             return None
         if _is_seconds(value):
             return float(value)
-        return float(self.fail(name, "seconds from 0"))
+        return float(self.fail(name, _SECONDS))
 
     def flag(self, name: str) -> bool | None:
         value = self.raw.get(name)
@@ -271,8 +283,8 @@ class _Row:
         known = {key: item for key, item in value.items() if key in _ORIGINAL and item is not None}
         for key, item in known.items():
             if not (_is_name(item) if key in _ORIGINAL_NAMES else _is_seconds(item)):
-                wanted = "a text or a number" if key in _ORIGINAL_NAMES else "seconds from 0"
-                raise TraceError(f"{self._where}: {name}.{key} must be {wanted}, not {item!r}")
+                wanted = "a text or a number" if key in _ORIGINAL_NAMES else _SECONDS
+                self.fail(f"{name}.{key}", wanted, item)
         return TraceOriginal(**known)
 
 
@@ -285,4 +297,4 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_seconds(value: Any) -> bool:
-    return type(value) in (float, int) and 0 <= value < math.inf
+    return type(value) in (float, int) and 0 <= value <= MAX_SECONDS

@@ -68,7 +68,8 @@ def load_model(name: str | Path = DEFAULT_MODEL) -> LoadedModel:
         model, config = mlx_lm.utils.load_model(directory, lazy=True)
         tokenizer = Tokenizer.from_directory(directory, _eos_tokens(config))
     except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ModelError(f"cannot load {name}: {str(error).splitlines()[0]}") from error
+        said = str(error).strip() or type(error).__name__
+        raise ModelError(f"cannot load {name}: {said.splitlines()[0]}") from error
     if on_cpu():
         model = mlx_lm.utils.dequantize_model(model)
         model.set_dtype(mx.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -57,6 +58,8 @@ class LineWriter:
         self._format = format_line
         self._place = place
         self._queue: queue.Queue[Any] = queue.Queue(max_queued)
+        if not path.name:
+            raise RecordError(f"cannot record to {str(path)!r}: it names no file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _set_aside(path)
@@ -97,7 +100,9 @@ class LineWriter:
             self._file.close()
             self._file, self._number = _open(self._path, number), number
         data = text.encode()
-        if self._file.write(data) < len(data):
+        if (num_written := self._file.write(data)) < len(data):
+            with contextlib.suppress(OSError):  # half a line would make the whole recording unreadable
+                self._file.truncate(self._file.seek(-num_written, os.SEEK_CUR))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _discard_until_end(self) -> None:

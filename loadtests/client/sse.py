@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.json_text import parse_json
+from engine.core.trace import MAX_TOKENS
 
 _CONTENT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
 
@@ -116,7 +117,7 @@ class StreamState:
 
 def _tokens(said: Any) -> int | None:
     """What a server says is a number of tokens. Raises: TypeError: it is none."""
-    if said is not None and (type(said) is not int or said < 0):
+    if said is not None and (type(said) is not int or not 0 <= said <= MAX_TOKENS):
         raise TypeError(f"{said!r} is no number of tokens")
     return said
 

@@ -6,6 +6,7 @@ shared without touching the disk is in `engine.core.trace_parts`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from io import FileIO
@@ -29,6 +30,8 @@ class TraceFile:
     def __init__(self, path: Path, header: Callable[[], str], max_bytes: int = 0) -> None:
         self.path = path
         self._parts = Parts(header, max_bytes)
+        if not path.name:
+            raise RecordingError(f"cannot record to {str(path)!r}: it names no file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _set_aside(path)
@@ -44,7 +47,9 @@ class TraceFile:
                 self._file.close()
                 self._file, self._part = _open(self.path, part), part
             data = text.encode()
-            if self._file.write(data) < len(data):
+            if (num_written := self._file.write(data)) < len(data):
+                with contextlib.suppress(OSError):  # half a row would make the whole recording unreadable
+                    self._file.truncate(self._file.seek(-num_written, os.SEEK_CUR))
                 raise RecordingError(f"{self.path}: the disk is full")
         except OSError as error:
             raise RecordingError(f"{self.path}: {error.strerror or error}") from error

@@ -65,10 +65,11 @@ def _stamp(source: Source, number: int, text: str) -> tuple[datetime, float]:
     seventh = _SEVENTH.search(text)
     try:
         stamp = datetime.fromisoformat(_SEVENTH.sub(r"\1", text.strip()))
-    except ValueError:
+        stamp = stamp.astimezone(UTC) if stamp.tzinfo else stamp.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         source.fail(number, "TIMESTAMP", "a date and time", text)
     beyond_s = int(seventh[2]) / 1e7 if seventh else 0.0
-    return stamp.astimezone(UTC) if stamp.tzinfo else stamp.replace(tzinfo=UTC), beyond_s
+    return stamp, beyond_s
 
 
 def write(rows: Iterable[TraceRow], header: TraceHeader, notes: Notes) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 from engine.core.trace import TraceHeader, TraceRow
@@ -36,8 +37,8 @@ def regroup(prefix: tuple[str, ...], num_tokens: int, old: int, new: int) -> tup
         known = len(prefix) if len(prefix) * old >= num_tokens else len(prefix) // size * size
         return tuple(_joined(prefix[start : min(start + size, known)]) for start in range(0, known, size))
     if old % new == 0:
-        parts = tuple(f"{name}.{part}" for name in prefix for part in range(old // new))
-        return parts[: -(-num_tokens // new)]
+        parts = (f"{name}.{part}" for name in prefix for part in range(old // new))
+        return tuple(islice(parts, -(-num_tokens // new)))
     return None
 
 

@@ -132,6 +132,8 @@ def write_trace(
     Raises:
         TraceError: there is such a file, or it cannot be written; and whatever comes out of `rows`.
     """
+    if not path.name:
+        raise TraceError(f"{str(path)!r} names no file to write")
     if path.exists() and not force:
         raise TraceError(f"{path} is there already; --force replaces it")
     exporter = find_exporter(format_name)

@@ -11,9 +11,22 @@ from typing import Any, NoReturn
 
 from engine.core.errors import TraceError
 from engine.core.json_text import parse_json
+from engine.core.trace import MAX_TOKENS
 
 _PIECE_CHARS = 1 << 16
 _SHOWN_CHARS = 60
+_WHOLE = f"a whole number from 0 to {MAX_TOKENS}"
+_SURELY_SMALL_DIGITS = 8
+# How files begin that hold text, but not as UTF-8; and what makes UTF-8 of them.
+_OTHERWISE_WRITTEN = {
+    b"\x1f\x8b": "compressed; unpack it with gunzip",
+    b"\x28\xb5\x2f\xfd": "compressed; unpack it with zstd -d",
+    b"\xfd7zXZ": "compressed; unpack it with unxz",
+    b"BZh": "compressed; unpack it with bunzip2",
+    b"PK\x03\x04": "an archive; unpack it with unzip",
+    b"\xff\xfe": "UTF-16, not UTF-8 text; iconv -f UTF-16 -t UTF-8 makes that of it",
+    b"\xfe\xff": "UTF-16, not UTF-8 text; iconv -f UTF-16 -t UTF-8 makes that of it",
+}
 
 
 class Source:
@@ -101,13 +114,13 @@ class Source:
 
     def whole(self, number: int, field: str, value: Any) -> int:
         """A count of tokens, or another whole number from 0."""
-        if type(value) is int and value >= 0:
+        if type(value) is int and 0 <= value <= MAX_TOKENS:
             return value
-        if isinstance(value, str) and value.isdecimal():
+        if isinstance(value, str) and len(value) <= _SURELY_SMALL_DIGITS and value.isdecimal():
             return int(value)
-        count = self._number(number, field, value, "a whole number from 0")
-        if count < 0 or count != int(count):
-            self.fail(number, field, "a whole number from 0", value)
+        count = self._number(number, field, value, _WHOLE)
+        if not 0 <= count <= MAX_TOKENS or count != int(count):
+            self.fail(number, field, _WHOLE, value)
         return int(count)
 
     def seconds(self, number: int, field: str, value: Any) -> float:
@@ -168,4 +181,10 @@ def _pieces(path: Path) -> Iterator[str]:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: not UTF-8 text") from error
+        raise TraceError(f"{path}: {_how_written(error.object)}") from error
+
+
+def _how_written(piece: bytes) -> str:
+    """What a file is whose first, or a later piece is no UTF-8."""
+    told = (what for beginning, what in _OTHERWISE_WRITTEN.items() if piece.startswith(beginning))
+    return next(told, "not UTF-8 text")

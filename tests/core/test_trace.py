@@ -86,6 +86,11 @@ def test_fields_of_later_additions_are_ignored() -> None:
         ({"orig": {"e2e_s": -1}}, "orig.e2e_s"),
         ({"orig": {"status": []}}, "orig.status"),
         ({"cancel_s": "x"}, "cancel_s"),
+        ({"t": 10**400}, "t"),
+        ({"think_s": 10**400}, "think_s"),
+        ({"orig": {"ttft_s": 10**400}}, "orig.ttft_s"),
+        ({"in": 10**400}, "in"),
+        ({"out": 10**9}, "out"),
     ],
 )
 def test_a_bad_row_is_one_line_with_file_line_and_field(change, field) -> None:
@@ -95,6 +100,7 @@ def test_a_bad_row_is_one_line_with_file_line_and_field(change, field) -> None:
     message = str(caught.value)
     assert message.startswith(f"monday.jsonl, line 7: {field} ")
     assert "\n" not in message
+    assert len(message) < 200
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", "3", '{"id": "a"'])

@@ -150,6 +150,13 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
 
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path / "taken", "text")
+    assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 30_000, json.dumps({CHUNK: "x"}), json.dumps({"nope": 1})])
 def test_a_bad_config_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "start.json"

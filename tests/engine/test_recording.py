@@ -24,6 +24,7 @@ from engine.server.service import Caller
 from engine.server.stats import EndedRequest
 from loadtests.traces.files import open_trace
 from tests.engine.fakes import DEADLINE_S
+from tests.full_disk import full_at
 
 RECORD = StepRecord(3, 1, 2.5, 0.5, Work(1, 8, 32.0), (PrefillChunk("a", 0, 8, True),), 1, 0)
 
@@ -195,15 +196,30 @@ def test_lines_are_on_disk_before_the_recording_ends(tmp_path: Path) -> None:
     writer = LineWriter(path, str)
     writer.put("a line")
     pause = threading.Event()
-    while path.read_text() != "a line\n":
+    for _ in range(int(DEADLINE_S / 0.01)):
+        if written := path.read_text():
+            break
         pause.wait(0.01)
+    assert written == "a line\n"
     writer.close()
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    writer = LineWriter(path, str)
+    with full_at(5500):
+        for _ in range(10):
+            writer.put("x" * 999)
+        writer.close()
+    assert path.read_text() == ("x" * 999 + "\n") * 5
 
 
 def test_a_recording_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RecordError, match="cannot record"):
         LineWriter(tmp_path / "file" / "trace.jsonl", str)
+    with pytest.raises(RecordError, match=r"cannot record to '\.': it names no file"):
+        LineWriter(Path(""), str)
 
 
 def test_a_line_cut_short_by_the_end_is_skipped() -> None:

@@ -74,6 +74,15 @@ def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
         load_model(directory)
 
 
+def test_a_loader_that_fails_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("mlx_lm.utils.load_model", fail)
+    with pytest.raises(ModelError, match=r"cannot load .*: KeyError"):
+        load_model(tmp_path)
+
+
 def no_answer(*_: object, **__: object) -> None:
     raise httpx.ConnectError("name not known")
 

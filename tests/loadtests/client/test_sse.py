@@ -59,7 +59,7 @@ def test_a_total_in_the_finishing_event_is_not_taken_for_output() -> None:
     assert state.output_tokens == 5
 
 
-@pytest.mark.parametrize("said", ["5", 1.5, -1, True, [5], {"a": 5}])
+@pytest.mark.parametrize("said", ["5", 1.5, -1, 10**22, True, [5], {"a": 5}])
 @pytest.mark.parametrize(
     "where",
     [

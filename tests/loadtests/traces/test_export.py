@@ -208,6 +208,10 @@ def test_regrouping_never_claims_more_sharing_than_there_was(first, second, comm
     assert _common(regrouped) == (-(-first // new) if alike else shared // new)
 
 
+def test_regrouping_names_no_more_blocks_than_a_prompt_has() -> None:
+    assert regroup(("a", "b"), 1500, 512 * 10**15, 512) == ("a.0", "a.1", "a.2")
+
+
 def _common(named: Sequence[tuple[str, ...] | None]) -> int:
     first, second = (names or () for names in named)
     return next(
@@ -221,6 +225,9 @@ def test_nothing_is_overwritten_or_left_half_written(tmp_path: Path) -> None:
     path.write_text("precious")
     with pytest.raises(TraceError, match="is there already; --force replaces it"):
         write_trace(path, "evenflow", HEADER, [full_row()], Notes())
+
+    with pytest.raises(TraceError, match="names no file"):
+        write_trace(Path("."), "evenflow", HEADER, [full_row()], Notes(), force=True)
 
     def broken() -> Iterable[TraceRow]:
         yield full_row()

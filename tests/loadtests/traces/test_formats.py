@@ -1,4 +1,8 @@
+import bz2
+import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,10 @@ def write(tmp_path: Path, *lines: str) -> Path:
     path = tmp_path / "trace.bin"  # a name that says nothing
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def _in_utf16(text: bytes) -> bytes:
+    return text.decode().encode("utf-16")
 
 
 def test_our_own_format(tmp_path: Path) -> None:
@@ -304,6 +312,15 @@ def test_a_broken_array_is_one_line_with_file_line_and_field(
         (["timestamp_s,client,input_tokens,output_tokens", "1,1,2.5,3"], "line 2: input_tokens must be"),
         (["timestamp_s,client,input_tokens,output_tokens", "", "nan,1,2,3"], "line 3: timestamp_s must be"),
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "yesterday,1,2"], "line 2: TIMESTAMP must be"),
+        (
+            ["TIMESTAMP,ContextTokens,GeneratedTokens", "0001-01-01 00:00:00+14:00,1,2"],
+            "line 2: TIMESTAMP must be",
+        ),
+        (
+            ["timestamp_s,client,input_tokens,output_tokens", f"1,1,{'9' * 6000},3"],
+            "line 2: input_tokens must",
+        ),
+        ([AGENTS[0], f"a,0,0,0,{10**12},1,0,,,"], "line 2: input_tokens must be"),
         (['{"timestamp": 1, "input_length": 1, "output_length": -1}'], "line 1: output_length must be"),
         (['{"timestamp": 1, "input_length": 1}'], "line 1: output_length must be"),
         (['{"timestamp": 1, "input_length": 1, "output_length": 1}', "{oops"], "line 2: not JSON"),
@@ -354,9 +371,22 @@ def test_a_missing_file_and_a_binary_one_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         open_trace(tmp_path / "none")
     binary = tmp_path / "binary"
-    binary.write_bytes(b"\xff\xfe\x00")
+    binary.write_bytes(b"\xff\xff\x00")
     with pytest.raises(TraceError, match="not UTF-8"):
         open_trace(binary)
+
+
+@pytest.mark.parametrize(
+    ("pack", "remedy"),
+    [(gzip.compress, "gunzip"), (bz2.compress, "bunzip2"), (lzma.compress, "unxz"), (_in_utf16, "iconv")],
+)
+def test_a_file_that_must_be_unpacked_first_says_with_what(
+    tmp_path: Path, pack: Callable[[bytes], bytes], remedy: str
+) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(pack(b'{"timestamp": 1, "input_length": 1, "output_length": 1}\n'))
+    with pytest.raises(TraceError, match=remedy):
+        open_trace(path)
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason="the sample traces are not here")
