@@ -119,7 +119,7 @@ class Forward:
         self._selection.spares = True
         try:
             return _are_equal(self._alone(self._some(4, depth=3)), wanted)
-        except (TypeError, ValueError, AttributeError, IndexError):
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
             return False
 
     def _reads_rightly(self, lengths: tuple[int, int, int]) -> bool:
@@ -130,7 +130,15 @@ class Forward:
         wanted = _joined([self._alone(segment) for segment in alone])
         try:
             found = _joined([self._as_rows(together)])
-        except (UnbatchableCacheError, TypeError, ValueError, AttributeError, IndexError):
+        except (
+            UnbatchableCacheError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            KeyError,
+            RuntimeError,
+        ):
             return False
         return _are_equal(found, wanted)
 

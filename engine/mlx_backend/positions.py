@@ -171,5 +171,5 @@ def _heeds(model: nn.Module, selection: Selection) -> bool:
     selection.choose_last()
     try:
         return bool(model(mx.zeros((1, 2), mx.int32)).shape[1] == 1)
-    except (TypeError, ValueError, AttributeError, IndexError):
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
         return False

@@ -200,13 +200,18 @@ class Race:
         return Place(config, math.log(pause_s / self._space.slo_pause_s))
 
     def _seen_pause(self, trial: Trial) -> Seen | None:
-        predicted = trial.predicted_worst_pause_s or _own(trial, trial.worst_pause_s)
-        if not predicted or not trial.worst_pause_s:
+        measured_s = trial.worst_pause_s
+        predicted_s = trial.predicted_worst_pause_s or _own(trial, measured_s)
+        if not predicted_s or not measured_s:
             return None
-        if trial.worst_pause_s > _MISSED * predicted and trial.config in self._predictions:
-            predicted = max(predicted, self._levels.of(self._predictions[trial.config])[0])
-        ratio = trial.worst_pause_s / predicted
-        return Seen(self._place(trial.config, predicted), ratio, trial.is_bound)
+        if trial.config.prefill_policy is PrefillPolicy.PACED:
+            # Up to its target a paced step is as long as the server makes it, by what it has learned itself.
+            predicted_s = max(predicted_s, min(measured_s, trial.config.pause_target_s))
+        if measured_s > _MISSED * predicted_s and trial.config in self._predictions:
+            predicted_s = max(predicted_s, self._levels.of(self._predictions[trial.config])[0])
+            if measured_s < predicted_s:
+                return None  # what it met may have been milder than what others meet
+        return Seen(self._place(trial.config, predicted_s), measured_s / predicted_s, trial.is_bound)
 
     def _seen_ttft(self, trial: Trial) -> Seen | None:
         if trial.is_bound or not trial.long_ttft_p95_s or not trial.worst_pause_s:
