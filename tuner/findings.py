@@ -132,7 +132,8 @@ def no_config_line(result: Mapping[str, Any]) -> str:
 def tested_of(result: Mapping[str, Any]) -> list[str]:
     """What the claim stands on, and what was left out of it: a sentence each."""
     if result.get("so_far"):
-        return [f"{result['live_trials']} live runs have ended so far."]
+        runs = result["live_trials"]
+        return [f"{runs} live run{' has' if runs == 1 else 's have'} ended so far."]
     shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
     each = shown["requests"] // max(1, shown["replicates"])
     said = [f"Tested: {shown['replicates']} × {each} requests after {result['live_trials']} live runs."]

@@ -116,6 +116,7 @@ def test_commands_stand_as_they_are_to_be_typed(tmp_path: Path) -> None:
     said = words(page(evidence_of(bench), "my studies.db"))
     assert "--replay 'my monday.jsonl' --seed 1 --trials 4 --engine http://10.0.0.1:8080" in said
     assert "tuner show bench --db 'my studies.db'" in said
+    assert "tuner rollback --to http://10.0.0.1:8080" in said
 
 
 def test_the_freeze_is_seen_to_go_away(found: str) -> None:
