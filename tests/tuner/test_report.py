@@ -27,7 +27,7 @@ def test_the_table_marks_who_keeps_the_slo(tmp_path: Path) -> None:
     rows = {line.split("(")[0].split("  ")[1]: line for line in text.splitlines()[1:4]}
     assert "✗" in rows["chunking off"]
     assert "✓" in text.splitlines()[3]
-    assert "nobody's answer stops for more than" in text
+    assert "nobody's answer stopped for more than" in text
     assert "tuner apply s --to" in text
 
 

@@ -22,6 +22,8 @@ _KNOWN_BONUS = 0.01
 # Of configs whose long TTFTs differ by less, the one that changes the fewest knobs comes first: a change that
 # does nothing for this traffic may do harm to other traffic.
 _SAME_PRICE = 0.005
+# A gain is beyond noise when it is so many standard errors of the difference.
+_BEYOND_NOISE = 2.0
 # A policy that was never run live is tried before another that promises up to so many times as much.
 _NEW_POLICY = 2.0
 # A run beyond what is expected of it by this many standard deviations, and by this factor, is suspect.
@@ -94,6 +96,11 @@ class Race:
     def of(self, config: SchedulerConfig) -> Standing | None:
         """The config's standing; None when nothing is known of it or it is ruled out."""
         return next((one for one in self.standings if one.config == config), None)
+
+    def gains(self, one: Standing, other: Standing) -> bool:
+        """Whether the one's long TTFT is shorter by more than runs of the same config differ."""
+        error = self.ttft.spread * math.sqrt(1 / max(1, one.num_runs) + 1 / max(1, other.num_runs))
+        return math.log(other.ttft.median_s / one.ttft.median_s) > _BEYOND_NOISE * error
 
     def leader(self, least_safe: float) -> Standing | None:
         """The cheapest config that has been run and is as safe as this."""

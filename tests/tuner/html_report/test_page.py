@@ -104,7 +104,7 @@ def test_every_colour_is_one_of_the_pages_in_light_and_dark(found: str) -> None:
 
 def test_it_says_what_was_found_and_how_to_have_it_again(found: str) -> None:
     said = words(found)
-    assert "nobody's answer stops for more than" in said
+    assert "nobody's answer stopped for more than" in said
     assert "3 confirmations on fresh traffic" in said
     assert "tuner optimize --slo-pause 0.5s --profile p.yaml --seed 1 --trials 4 --model m" in said
     assert "tuner apply bench --to" in said
