@@ -81,8 +81,11 @@ def _add_optimize(commands: Any) -> None:
     )
     add = parser.add_argument
     add("--slo-pause", type=duration, required=True, metavar="0.5s", help="longest pause of any stream")
-    add("--profile", default="ambush", metavar="NAME|FILE.yaml", help="traffic (default %(default)s)")
-    add("--replay", metavar="TRACE", help="replay recorded traffic instead")
+    traffic = parser.add_mutually_exclusive_group()
+    traffic.add_argument(
+        "--profile", default="ambush", metavar="NAME|FILE.yaml", help="traffic (default %(default)s)"
+    )
+    traffic.add_argument("--replay", metavar="TRACE", help="replay recorded traffic instead")
     _add_target(parser)
     add("--trials", type=positive, default=12, metavar="N", help="live search trials (default %(default)s)")
     add("--budget", type=duration, default=280.0, metavar="10m", help="time for everything (default 280s)")

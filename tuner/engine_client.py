@@ -18,6 +18,7 @@ from engine.core.step_json import step_from_mapping
 from tuner.errors import EngineError, StaleConfigError
 from tuner.served_model import context_tokens_of
 
+DEFAULT_URL = "http://127.0.0.1:8080"
 _TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
@@ -239,7 +240,7 @@ class EngineClient:
             raise StaleConfigError(f"the config of {self.url} was changed by {self._last_author()}")
         body = _json(answer)
         if answer.status_code not in (200, 202) or not isinstance(body, dict):
-            raise EngineError(f"{self.url} refused the config: {_message(answer)}")
+            raise EngineError(f"{self.url} left its config as it is: {_message(answer)}")
         return self._live_config(body)
 
     def last_author(self) -> str:

@@ -98,8 +98,10 @@ def sentence_of(result: Mapping[str, Any]) -> str:
     before = baseline["worst_pause_s"]
     was = f" (was {before:.2f} s)" if before is not None else ""
     pause = winner["worst_pause_s"] or 0.0
-    kept = "Keep what you have: nothing found gains on it. " if result.get("keep_current") else ""
-    return f"{kept}{_longer(winner, baseline)}; nobody's answer stops for more than {pause:.2f} s{was}."
+    kept = (
+        "Keep what you have: nothing found gains on it beyond noise. " if result.get("keep_current") else ""
+    )
+    return f"{kept}{_longer(winner, baseline)}; nobody's answer stopped for more than {pause:.2f} s{was}."
 
 
 def _longer(winner: Outcome, baseline: Outcome) -> str:
@@ -132,14 +134,19 @@ def no_config_line(result: Mapping[str, Any]) -> str:
 def tested_of(result: Mapping[str, Any]) -> list[str]:
     """What the claim stands on, and what was left out of it: a sentence each."""
     if result.get("so_far"):
-        return [f"{result['live_trials']} live runs have ended so far."]
+        runs = result["live_trials"]
+        return [f"{runs} live run{' has' if runs == 1 else 's have'} ended so far."]
     shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
     each = shown["requests"] // max(1, shown["replicates"])
     said = [f"Tested: {shown['replicates']} × {each} requests after {result['live_trials']} live runs."]
+    if result.get("winner"):
+        said.append("The rows above the winner's are one run each, of other requests of the same kind.")
     if claim := result.get("claim"):
-        said.append(_claimed(claim, result["slo_pause_s"]))
+        said += _claimed(claim, result["slo_pause_s"])
     if aside := result.get("set_aside"):
-        said.append(f"Set aside: {aside}, with a pause far beyond its prediction; the run was made again.")
+        said.append(
+            f"Set aside: {aside}, with a pause far beyond what was expected or of a machine that has changed."
+        )
     errors = result.get("simulator_error") or {}
     ttft, pause = errors.get("long_ttft_p95"), errors.get("worst_pause")
     if ttft is not None and pause is not None:
@@ -147,13 +154,25 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _claimed(claim: Mapping[str, Any], slo_s: float) -> str:
-    """What the confirmation proves."""
-    return (
-        f"None of {claim['num_streams']} streams paused longer than {slo_s:g} s, the longest "
-        f"{claim['longest_pause_s']:.2f} s: with 95 % confidence at most {claim['most_beyond']:.1%} of "
-        "such streams do (exact binomial bound)."
-    )
+def _claimed(claim: Mapping[str, Any], slo_s: float) -> list[str]:
+    """What the confirmation proves, and what weakens it."""
+    candidates = claim.get("num_candidates", 1)
+    all_of_them = f", for the {candidates} configs that were tried on it" if candidates > 1 else ""
+    said = [
+        f"On traffic that the search had not seen, none of {claim['num_streams']} streams paused longer than "
+        f"{slo_s:g} s, the longest {claim['longest_pause_s']:.2f} s: with 95 % confidence at most "
+        f"{claim['most_beyond']:.1%} of such streams do (exact binomial bound, streams taken as "
+        f"independent{all_of_them})."
+    ]
+    if accidents := claim.get("num_accidents"):
+        runs = "a run" if accidents == 1 else f"{accidents} runs"
+        said.append(
+            f"That leaves out {runs} of it in which a stream paused {claim['longest_accident_s']:.2f} s, "
+            "taken for an accident and made again."
+        )
+    if claim.get("narrow"):
+        said.append("It keeps the SLO narrowly: by how much runs differ here, a later one may not.")
+    return said
 
 
 def unmeasured_of(result: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from tuner.asker import Asker
 from tuner.budget import Budget
 from tuner.config_setter import restoring
 from tuner.engine_client import EngineClient, Keys
-from tuner.errors import Interrupted, UnfinishedError
+from tuner.errors import EngineError, Interrupted, UnfinishedError
 from tuner.joining import Joined, check_alike, claim_engine, is_searching, leadership, study_to_join
 from tuner.live import LiveEvaluator, LiveServer
 from tuner.paths import DatabaseLocation
@@ -221,8 +221,11 @@ class _Session:
             yield
         except BaseException as error:
             self._studies.interrupted(study)
+            hint = f"nothing is lost: go on with the same command and --study {study.name}"
             if isinstance(error, Interrupted):
-                error.hint = f"nothing is lost: go on with the same command and --study {study.name}"
+                error.hint = hint
+            if isinstance(error, EngineError):
+                raise type(error)(f"{error}; {hint}") from error
             raise
 
     def _capacity(self, study: StudyRow, traffic: Traffic, server: LiveServer) -> Capacity:

@@ -49,5 +49,7 @@ def locate_database(db: str | None) -> DatabaseLocation:
     if db and "://" in db and not db.startswith("sqlite:///"):
         raise UsageError(f"--db {db.partition('://')[0]}://…: give a file or a postgresql:// URL")
     file = Path(db.removeprefix("sqlite:///")).expanduser() if db else state_dir() / "evenflow.db"
+    if not file.name or file.is_dir():
+        raise UsageError(f"--db {db or file} is a folder; give a file in it, like {file / 'evenflow.db'}")
     optuna_file = file.with_name(f"{file.stem}.optuna{file.suffix or '.db'}")
     return DatabaseLocation(f"sqlite:///{file}", f"sqlite:///{optuna_file}", file)

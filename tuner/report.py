@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from shlex import quote
 from typing import Any
 
 from tuner import findings
+from tuner.engine_client import DEFAULT_URL
 from tuner.findings import Row, outcome_json, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
 from tuner.store.rows import finite
 from tuner.study import Result
@@ -53,9 +55,15 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
     }
 
 
-def to_text(subject: Subject, result: Result) -> str:
-    """The table, the sentence, what was tested, and the next commands."""
-    return "\n".join(verdict_lines(to_json(subject, result)) + next_commands(subject.study, result.winner))
+def to_text(subject: Subject, result: Result, engine: str | None = None, db: str | None = None) -> str:
+    """The table, the sentence, what was tested, and the next commands.
+
+    Args:
+        engine: the URL that was tuned; None when it was an own engine.
+        db: as given with `--db`.
+    """
+    commands = next_commands(subject.study, result.winner, engine, db)
+    return "\n".join(verdict_lines(to_json(subject, result)) + commands)
 
 
 def verdict_lines(stored: Mapping[str, Any]) -> list[str]:
@@ -76,13 +84,14 @@ def _line(row: Row, width: int) -> str:
     return f"  {row.name:<{width}}{numbers}   {row.note}".rstrip()
 
 
-def next_commands(study: str, winner: object) -> list[str]:
-    """What to do with the result."""
-    apply = [f"Put it on your server:   tuner apply {study} --to http://127.0.0.1:8080"] if winner else []
+def next_commands(study: str, winner: object, engine: str | None, db: str | None) -> list[str]:
+    """What to do with the result, as it has to be typed."""
+    name, option = quote(study), f" --db {quote(db)}" if db else ""
+    apply = f"Put it on your server:   tuner apply {name} --to {engine or DEFAULT_URL}{option}"
     return [
-        *apply,
-        f"The whole story:         tuner report {study} --html report.html",
-        f"Every trial:             tuner show {study}",
+        *([apply] if winner else []),
+        f"The whole story:         tuner report {name} --html report.html{option}",
+        f"Every trial:             tuner show {name}{option}",
     ]
 
 

@@ -31,7 +31,6 @@ class Runner:
 
     Attributes:
         is_surprising: whether a complete run is out of all proportion to the others.
-        num_set_aside: runs that were made again because their pause was out of all proportion.
         unmeasured: of each config that the client spoiled every attempt of: why, and what to change.
     """
 
@@ -49,7 +48,6 @@ class Runner:
         self._evaluator = evaluator
         self._announcer = announcer
         self.is_surprising: Callable[[Trial], bool] = lambda trial: False
-        self.num_set_aside = 0
         self.unmeasured: list[str] = []
         self.trials = [Trial.from_row(row) for row in studies.trials(study)]
 
@@ -115,7 +113,6 @@ class Runner:
 
     def set_aside(self, trial: Trial, why: str) -> None:
         """The run stays in the store and counts no more."""
-        self.num_set_aside += 1
         self.trials.remove(trial)
         self.studies.mark_suspect(self.study, trial.number, why)
 

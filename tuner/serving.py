@@ -30,6 +30,13 @@ class EngineChoice:
         """A checked connection to somebody's engine; None when an own one is wanted. Raises: EngineError."""
         return connect(self.url, self.keys) if self.url else None
 
+    def warn_of_model(self, served: str, announcer: Announcer) -> None:
+        """Says so when a running engine serves another model than the one that was named."""
+        if self.model is not None and self.model != served:
+            announcer.warn(
+                f"{self.url} serves {served}, and that is tuned; --model is for engines started here"
+            )
+
     def arguments(self) -> list[str]:
         """Of `engine serve`, for an own engine."""
         return ["--backend", self.backend, *(["--model", self.model] if self.model else [])]
@@ -47,6 +54,7 @@ def serving(choice: EngineChoice, client: EngineClient | None, announcer: Announ
     """
     if client is not None:
         with contextlib.closing(client):
+            choice.warn_of_model(client.model()[0], announcer)
             yield LiveServer(client)
         return
     announcer.doing("starting an engine")

@@ -46,7 +46,7 @@ class Result:
         bound: what keeps it from being smaller, when nothing won.
         idle_knobs: that do nothing on this traffic and were left alone.
         live_trials: runs of this study, whatever became of them.
-        set_aside: runs made again because their pause was out of all proportion.
+        set_aside: runs that count no more: paused out of all proportion, or of a machine that has changed.
         unmeasured: of each config that could not be measured: why, and what to change.
         out_of_time: candidates were left untried.
     """
@@ -221,17 +221,7 @@ class Search:
     # -- the verdict -----------------------------------------------------------------------------------
 
     def _confirm(self) -> Verdict:
-        knowledge = self._knowledge
-        return Confirmer(
-            race=knowledge.race,
-            runner=self._runner,
-            known=knowledge.known,
-            allowed=knowledge.allowed,
-            seed=self._plan.seed,
-            replicates=self._plan.replicates,
-            budget=self._budget,
-            announcer=self._announcer,
-        ).run()
+        return Confirmer(self._knowledge, self._announcer).run()
 
     def _smallest(self) -> Outcome:
         """The config whose worst run paused least: one lucky run is no promise."""
@@ -243,6 +233,7 @@ class Search:
         return min(outcomes, key=_promise, default=pool([self._runner.trials[0]]))
 
     def _result(self, baseline: Trial, rule: Trial | None, verdict: Verdict) -> Result:
+        self._runner.refresh()  # what was set aside is in the store alone
         live = [t for t in self._runner.trials if t.is_complete]
         ttfts = ((t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in live)
         pauses = ((t.predicted_worst_pause_s, t.worst_pause_s) for t in live)
@@ -253,19 +244,25 @@ class Search:
             rule_of_thumb=pool([rule]) if rule else None,
             winner=winner,
             winner_number=verdict.runs[0].number if verdict.runs else None,
-            claim=claim_of(verdict.runs) if verdict.runs else None,
+            claim=self._claim(verdict) if verdict.runs else None,
             keep_current=winner is not None and winner.config == self._plan.space.base,
             smallest=smallest,
             bound=None if winner else self._bound(smallest),
             idle_knobs=self._knowledge.idle_knobs,
             live_trials=len(self._knowledge.settled()),
-            set_aside=self._runner.num_set_aside,
+            set_aside=sum(t.status is TrialStatus.SUSPECT for t in self._runner.trials),
             unmeasured=tuple(self._runner.unmeasured),
             simulated_trials=len(self._prescreen.found) if self._prescreen else 0,
             simulator_error_ttft=relative_error(ttfts),
             simulator_error_pause=relative_error(pauses),
             out_of_time=verdict.out_of_time,
         )
+
+    def _claim(self, verdict: Verdict) -> Claim:
+        round_ = self._runner.study.round
+        spoiled = (TrialStatus.INVALID, TrialStatus.LOST)
+        tried = [t for t in self._runner.trials if t.kind is TrialKind.CONFIRM and t.round == round_]
+        return claim_of(verdict.runs, [t for t in tried if t.status not in spoiled], verdict.narrow)
 
     def _bound(self, smallest: Outcome) -> Bound:
         standing = self._knowledge.race().of(smallest.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -19,6 +20,7 @@ from tuner.errors import Interrupted
 from tuner.evaluators import Evaluator, Measurement
 from tuner.paths import locate_database
 from tuner.runner import Runner
+from tuner.search.state import Knowledge
 from tuner.search_space import SearchSpace
 from tuner.store.claims import Alone, Claims, FileClaims
 from tuner.store.database import open_database
@@ -52,6 +54,7 @@ class FakeServer:
 
     Args:
         growth: factor on the pause for a seed: how unlucky its traffic is.
+        jitter: factor on the long TTFT of a run, counted from 1.
         spoil: how many of the first runs the client spoils.
         spoils: whether it spoils every run of a config.
         interrupt_at: the run, counted from 1, during which the process is told to end.
@@ -61,6 +64,7 @@ class FakeServer:
         self,
         clock: FakeClock,
         growth: Callable[[int], float] = lambda seed: 1.0,
+        jitter: Callable[[int], float] = lambda run: 1.0,
         token_s: float = _TOKEN_S,
         floor_s: float = _FLOOR_S,
         spoil: int = 0,
@@ -70,6 +74,7 @@ class FakeServer:
     ) -> None:
         self._clock = clock
         self._growth = growth
+        self._jitter = jitter
         self._token_s = token_s
         self._floor_s = floor_s
         self._spoil = spoil
@@ -94,6 +99,7 @@ class FakeServer:
         chunk = self._chunk_tokens(config)
         pause = (self._floor_s + chunk * self._token_s) * self._growth(seed)
         ttft = PROMPT_TOKENS * self._token_s + (PROMPT_TOKENS / chunk) * _CHUNK_S
+        ttft *= self._jitter(len(self.seeds))
         slowness = self._slowness if len(self.seeds) > self._slow_from else 1.0
         pause, ttft = pause * slowness, ttft * slowness
         aborted = abort_pause_s is not None and pause > abort_pause_s
@@ -141,7 +147,13 @@ class StudyBench:
     """
 
     def __init__(
-        self, where: Path | str, num_trials: int = 6, budget_s: float = 1000.0, *, shared: bool = False
+        self,
+        where: Path | str,
+        num_trials: int = 6,
+        budget_s: float = 1000.0,
+        *,
+        shared: bool = False,
+        base: SchedulerConfig | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.location = locate_database(where if isinstance(where, str) else str(where / "evenflow.db"))
@@ -150,6 +162,7 @@ class StudyBench:
         self.studies = Studies(engine, self.claims)
         self._num_trials = num_trials
         self._budget_s = budget_s
+        self._space = SearchSpace(base or SchedulerConfig(), SLO_S, PROMPT_TOKENS - 1, 3)
 
     @property
     def study(self) -> StudyRow:
@@ -183,20 +196,22 @@ class StudyBench:
         leads: bool,
         try_first: tuple[SchedulerConfig, ...] = (),
     ) -> Search:
-        study = self.study
-        space = SearchSpace(SchedulerConfig(), SLO_S, PROMPT_TOKENS - 1, 3)
-        plan = Plan(
-            space=space,
-            seed=1,
-            num_trials=self._num_trials,
-            num_simulated=40,
-            simulate_share=1e9,
-            try_first=try_first,
-        )
+        study, plan = self.study, replace(self._plan, try_first=try_first)
         runner = Runner(self.studies, study, server, Silence(), predictor)
         seed = 1 if leads else 2
-        asker = Asker(open_optuna(self.location), study.name, space, seed, leads=leads)
+        asker = Asker(open_optuna(self.location), study.name, self._space, seed, leads=leads)
         return Search(plan, runner, asker, Budget(self._budget_s, self.clock), Silence())
+
+    @property
+    def _plan(self) -> Plan:
+        return Plan(
+            space=self._space, seed=1, num_trials=self._num_trials, num_simulated=40, simulate_share=1e9
+        )
+
+    def knowledge(self, server: Evaluator) -> Knowledge:
+        """What the study knows by its runs, without a simulator."""
+        runner = Runner(self.studies, self.study, server, Silence())
+        return Knowledge(self._plan, runner, Budget(self._budget_s, self.clock), None)
 
 
 def _study_row() -> StudyRow:

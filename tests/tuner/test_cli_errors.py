@@ -114,6 +114,17 @@ def test_a_database_that_is_no_database(tmp_path: Path) -> None:
     assert file.read_text().startswith("milk")
 
 
+@pytest.mark.parametrize("folder", [".", "/", ""])
+def test_a_database_that_is_a_folder(tmp_path: Path, folder: str) -> None:
+    db = folder or str(tmp_path)
+    assert "give a file in it" in fails(tmp_path, 2, "show", "--db", db)
+
+
+def test_two_kinds_of_traffic_at_once(tmp_path: Path) -> None:
+    arguments = ["optimize", "--slo-pause", "0.5s", "--profile", "chat", "--replay", "monday.jsonl"]
+    assert "not allowed with" in fails(tmp_path, 2, *arguments)
+
+
 def test_a_locked_database(tmp_path: Path) -> None:
     file = tmp_path / "evenflow.db"
     connection = sqlite3.connect(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sqlite3
@@ -120,6 +121,20 @@ def test_a_server_goes_back_to_its_config_by_itself_when_the_tuner_is_killed(tmp
         soon = {"generation": last["generation"], "lease_s": 0.01}
         assert httpx.post(f"{url}/admin/config/lease", json=soon).status_code == 200
         assert eventually(lambda: httpx.get(f"{url}/admin/config").json()["config"] == before)
+
+
+def test_a_study_whose_server_is_lost_says_how_to_go_on(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as server:
+        url = server.enter_context(sim_engine(tmp_path / "engine"))
+        with start_tuner(tmp_path, *quick_optimize("--engine", url, "--study", "lost")) as process:
+            read_until(process, "chunking off")
+            server.close()
+            _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "could not be restored" in err
+    last = err.strip().splitlines()[-1]
+    assert url in last
+    assert last.endswith("go on with the same command and --study lost")
 
 
 def history(url: str) -> list[dict[str, Any]]:

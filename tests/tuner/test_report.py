@@ -27,8 +27,18 @@ def test_the_table_marks_who_keeps_the_slo(tmp_path: Path) -> None:
     rows = {line.split("(")[0].split("  ")[1]: line for line in text.splitlines()[1:4]}
     assert "✗" in rows["chunking off"]
     assert "✓" in text.splitlines()[3]
-    assert "nobody's answer stops for more than" in text
+    assert "nobody's answer stopped for more than" in text
     assert "tuner apply s --to" in text
+
+
+def test_the_next_commands_name_the_server_and_the_database_of_the_study(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    result = bench.run(FakeServer(bench.clock))
+    text = to_text(SUBJECT, result, "http://10.0.0.1:8000", "my studies.db")
+    assert "tuner apply s --to http://10.0.0.1:8000 --db 'my studies.db'" in text
+    assert "tuner report s --html report.html --db 'my studies.db'" in text
+    assert "tuner show s --db 'my studies.db'" in text
+    assert "--db" not in to_text(SUBJECT, result)
 
 
 def test_what_could_not_be_measured_is_one_line_with_what_to_change(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_a_study_is_shown_with_its_verdict_its_trials_and_its_front(
 ) -> None:
     bench = sim_bench(tmp_path)
     shown = show(tmp_path, capsys)
-    assert "nobody's answer stops for more than" in shown
+    assert "nobody's answer stopped for more than" in shown
     for trial in bench.studies.trials(bench.study):
         assert f"\n{trial.number}  " in shown
     plot = shown[shown.index("long TTFT\n") :]

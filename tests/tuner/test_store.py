@@ -12,6 +12,7 @@ from tuner.evaluators import Measurement
 from tuner.paths import locate_database, state_dir
 from tuner.store.database import check_writable, open_database
 from tuner.store.models import TrialKind, TrialStatus
+from tuner.store.studies import Studies
 
 
 def pragma(file: Path, name: str) -> object:
@@ -80,6 +81,12 @@ def test_an_unknown_study_names_the_known_ones(tmp_path: Path) -> None:
     assert bench.study.name == "bench"
     with pytest.raises(StudyError, match="known studies: bench"):
         bench.studies.get("banana")
+
+
+def test_a_database_without_studies_says_how_to_have_one(tmp_path: Path) -> None:
+    database = open_database(locate_database(str(tmp_path / "new.db")), create=True)
+    with pytest.raises(StudyError, match="no study; run tuner optimize first"):
+        Studies(database).get(None)
 
 
 def test_where_the_state_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

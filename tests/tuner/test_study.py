@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
-from tests.tuner.fakes import SLO_S, FakeServer, StudyBench
+from tests.tuner.fakes import SLO_S, FakeClock, FakeServer, StudyBench
 from tuner.errors import Interrupted, TunerError
 from tuner.store.models import StudyStatus, TrialKind, TrialStatus
 
@@ -207,3 +207,44 @@ def test_every_request_of_a_trial_is_kept(bench: StudyBench) -> None:
     stream = next(r for r in requests if r.request_id == "stream")
     assert stream.gaps_over_slo == 1
     assert stream.worst_pause_s == trial.worst_pause_s
+
+
+def with_chunks(chunk_tokens: int) -> SchedulerConfig:
+    return SchedulerConfig(prefill_chunk_tokens=chunk_tokens)
+
+
+def test_what_one_has_is_kept_when_nothing_gains_on_it_beyond_noise(tmp_path: Path) -> None:
+    """Runs of one config differ by 6 % here, and chunks of 150 tokens are 4 % slower than the best."""
+    bench = StudyBench(tmp_path, base=with_chunks(150))
+    server = FakeServer(bench.clock, jitter=lambda run: (1.0, 1.06, 0.94)[run % 3])
+    result = bench.run(server, FakeServer(FakeClock()))
+    assert result.winner is not None
+    assert result.winner.config == with_chunks(150)
+    assert result.keep_current
+    assert result.claim is not None
+    assert result.claim.num_runs >= 3
+
+
+def test_what_one_has_is_given_up_for_a_gain_beyond_noise(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path, base=with_chunks(60))
+    result = bench.run(FakeServer(bench.clock))
+    assert result.winner is not None
+    assert not result.keep_current
+
+
+def test_what_one_has_is_given_up_when_it_fails_on_fresh_traffic(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path, base=with_chunks(230))
+    result = bench.run(FakeServer(bench.clock, growth=lambda seed: 1.0 if seed == 1 else 1.08))
+    assert result.winner is not None
+    assert not result.keep_current
+
+
+def test_the_run_that_selected_a_config_is_no_evidence_that_it_is_safe(bench: StudyBench) -> None:
+    result = bench.run(FakeServer(bench.clock))
+    assert result.winner is not None
+    knowledge = bench.knowledge(FakeServer(bench.clock))
+    everything = knowledge.race().of(result.winner.config)
+    rest = knowledge.race(without=result.winner.config).of(result.winner.config)
+    assert everything is not None
+    assert rest is not None
+    assert everything.num_runs == rest.num_runs + 1 == result.winner.replicates + 1

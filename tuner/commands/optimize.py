@@ -14,8 +14,7 @@ from tuner.joining import Joined
 from tuner.optimize import Options, optimize
 from tuner.paths import locate_database
 from tuner.preflight import Wanted
-from tuner.report import Subject, no_config_line, to_json, to_text, verdict_lines
-from tuner.study import Result
+from tuner.report import no_config_line, to_json, to_text, verdict_lines
 from tuner.terminal import TerminalAnnouncer
 
 
@@ -39,7 +38,10 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
     if isinstance(found, Joined):
         return _print_joined(found, arguments.json)
     subject, result = found
-    _print(subject, result, arguments.json)
+    if arguments.json:
+        print(json.dumps(to_json(subject, result), allow_nan=False))
+    else:
+        print(to_text(subject, result, wanted.engine, arguments.db))
     if result.winner is None:
         console.print(
             f"tuner: {no_config_line(subject.slo_pause_s, result)}", highlight=False, soft_wrap=True
@@ -71,10 +73,3 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
         seed=arguments.seed,
         name=arguments.study,
     )
-
-
-def _print(subject: Subject, result: Result, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(to_json(subject, result), allow_nan=False))
-    else:
-        print(to_text(subject, result))

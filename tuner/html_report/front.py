@@ -182,5 +182,6 @@ def _caption(evidence: Evidence) -> str:
         )
     left_out = [t for t in evidence.trials if t.worst_pause_s is None or not counts(t)]
     if left_out:
-        parts.append(f"Not drawn: {len(left_out)} runs that crashed, were spoiled, lost or set aside.")
+        runs = "1 run" if len(left_out) == 1 else f"{len(left_out)} runs"
+        parts.append(f"Not drawn: {runs} (crashed, spoiled, lost or set aside).")
     return " ".join(parts)

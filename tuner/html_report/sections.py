@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from engine.core.quantiles import nearest_rank
+from tuner.engine_client import DEFAULT_URL
 from tuner.findings import config_of, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
 from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, Table, ttft
@@ -20,7 +21,6 @@ from tuner.terminal import in_seconds
 from tuner.traffic import is_profile
 from tuner.trials import Trial
 
-_URL = "http://127.0.0.1:8080"
 _SIMULATED = "sim"  # what an engine without a model calls its model
 _TRACES = (".jsonl", ".csv", ".json", ".gz")
 _COUNTED = (TrialStatus.DONE, TrialStatus.ABORTED, TrialStatus.CRASHED)
@@ -215,9 +215,10 @@ def repeat_section(evidence: Evidence, db_option: str) -> str:
     ]
     content = [paragraph("The same search on the same traffic, and this report:"), commands(again)]
     if winner := evidence.result.get("winner"):
+        url = quote(DEFAULT_URL if study.engine == OWN_ENGINE else study.engine)
         content += [
             paragraph("The winner on your server, watched, and taken back if a stream freezes:"),
-            commands([f"tuner apply {name} --to {_URL} --watch 60s{db}", f"tuner rollback --to {_URL}"]),
+            commands([f"tuner apply {name} --to {url} --watch 60s{db}", f"tuner rollback --to {url}"]),
             paragraph("Or by hand, as engine serve --config winner.json:"),
             commands(json.dumps(config_of(winner).to_mapping(), indent=2).splitlines()),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.store.models import TrialStatus
 from tuner.trials import Trial
 
 CONFIDENCE = 0.95
@@ -17,35 +18,57 @@ class Claim:
     Attributes:
         num_streams: answers of at least two tokens: those that can pause.
         longest_pause_s: of all of them.
-        most_beyond: with `CONFIDENCE`, at most this share of streams pauses longer than the SLO: the exact
-            binomial bound after none of `num_streams` did. It takes streams as independent.
+        num_candidates: configs that were tried on fresh traffic, the winner among them.
+        most_beyond: with `CONFIDENCE` for all candidates together, at most this share of streams pauses
+            longer than the SLO: the exact binomial bound after none of `num_streams` did. It takes streams as
+            independent.
+        num_accidents: the winner's runs on fresh traffic that were set aside and made again; the numbers
+            above leave them out.
+        longest_accident_s: the longest pause of those.
+        narrow: the runs kept the SLO, but lie too near it for the next to be safe.
     """
 
     num_runs: int
     num_requests: int
     num_streams: int
     longest_pause_s: float
+    num_candidates: int
     most_beyond: float
+    num_accidents: int = 0
+    longest_accident_s: float = 0.0
+    narrow: bool = False
 
 
-def claim_of(runs: Sequence[Trial]) -> Claim:
+def claim_of(runs: Sequence[Trial], tried: Sequence[Trial], narrow: bool = False) -> Claim:
     """The claim after runs of which every stream kept the SLO; the run that selected the config is not among
     them.
+
+    Args:
+        tried: all runs on fresh traffic, of every candidate, whatever became of them.
     """
+    own = [trial for trial in tried if trial.config == runs[0].config]
+    accidents = [trial for trial in own if trial.status is TrialStatus.SUSPECT]
+    candidates = len({trial.config for trial in tried})
     streams = sum(run.num_streams for run in runs)
     return Claim(
         num_runs=len(runs),
         num_requests=sum(run.num_requests for run in runs),
         num_streams=streams,
         longest_pause_s=max((run.worst_pause_s or 0.0 for run in runs), default=0.0),
-        most_beyond=most_beyond(streams),
+        num_candidates=candidates,
+        most_beyond=most_beyond(streams, candidates),
+        num_accidents=len(accidents),
+        longest_accident_s=max((trial.worst_pause_s or 0.0 for trial in accidents), default=0.0),
+        narrow=narrow,
     )
 
 
-def most_beyond(num_streams: int) -> float:
-    """The upper bound on a rate after no event in so many trials; about 3 / n.
+def most_beyond(num_streams: int, num_candidates: int = 1) -> float:
+    """The upper bound on a rate after no event in so many trials; about 3 / n for a single candidate. Who
+    tries several until one passes must prove more of it (Bonferroni).
 
     Source: Clopper and Pearson, Biometrika 26 (1934); Hanley and Lippman-Hand, JAMA 249 (1983), "rule of
     three".
     """
-    return 1.0 - (1.0 - CONFIDENCE) ** (1.0 / num_streams) if num_streams else 1.0
+    doubt = (1.0 - CONFIDENCE) / num_candidates
+    return 1.0 - doubt ** (1.0 / num_streams) if num_streams else 1.0

@@ -8,15 +8,14 @@ room that takes follows from how far the study's runs lie apart, not from a fixe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.core.config import SchedulerConfig
 from tuner.announce import Announcer
-from tuner.budget import Budget
-from tuner.objective import Allowed, score
-from tuner.runner import Runner
+from tuner.objective import score
 from tuner.search.race import Race, Standing
+from tuner.search.state import Knowledge
 from tuner.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
@@ -43,44 +42,25 @@ class Verdict:
 
     Attributes:
         runs: the winner's fresh runs; empty when no candidate stood the test.
-        safe: the probability that nearly every window to come keeps the SLO, by the study's model.
+        narrow: they all kept the SLO, but nearly every window to come is not safe to.
         out_of_time: the budget ended while candidates were left.
     """
 
     runs: tuple[Trial, ...] = ()
-    safe: float = 0.0
+    narrow: bool = False
     out_of_time: bool = False
 
 
 class Confirmer:
-    """Tries candidates in turn, the cheapest first, as long as a better one may be left.
+    """Tries candidates in turn, the cheapest first, as long as a better one may be left."""
 
-    Args:
-        race: what is known by now.
-        known: configs that one has, or finds by hand.
-    """
-
-    def __init__(
-        self,
-        race: Callable[[], Race],
-        runner: Runner,
-        known: Sequence[SchedulerConfig],
-        allowed: Allowed,
-        seed: int,
-        replicates: int,
-        budget: Budget,
-        announcer: Announcer,
-    ) -> None:
-        self._race = race
-        self._runner = runner
-        self._known = known
-        # Other windows are kinder or harder to short requests too.
-        self._allowed = replace(allowed, short_ttft_s=None)
-        self._seed = seed
-        self._replicates = replicates
-        self._budget = budget
+    def __init__(self, knowledge: Knowledge, announcer: Announcer) -> None:
+        self._knowledge = knowledge
+        self._plan = knowledge.plan
+        self._runner = knowledge.runner
         self._announcer = announcer
-        self._limit_s = runner.study.slo_pause_s
+        # Other windows are kinder or harder to short requests too.
+        self._allowed = replace(knowledge.allowed, short_ttft_s=None)
         self._num_runs = 0
         self._decided: set[SchedulerConfig] = set()
         self._confirmed: list[tuple[Trial, ...]] = []
@@ -89,24 +69,45 @@ class Confirmer:
     def run(self) -> Verdict:
         """The cheapest candidate that stood; failing that, one that stood narrowly."""
         out_of_time = False
-        while self._num_runs < _MOST_RUNS * self._replicates and (candidate := self._next()):
-            if self._decided and not self._has_time(self._replicates):
+        most_runs = _MOST_RUNS * self._plan.replicates
+        while self._num_runs < most_runs and (candidate := self._next()):
+            if self._decided and not self._has_time(self._plan.replicates):
                 out_of_time = True
                 break
             self._try(candidate)
-        race = self._race()
+        race = self._knowledge.race()
         stood = self._confirmed or self._narrow
         if not stood:
             return Verdict(out_of_time=out_of_time)
-        best = min(stood, key=lambda runs: self._price_s(race, runs))
-        standing = race.of(best[0].config)
-        return Verdict(best, standing.safe if standing else 0.0)
+        best = self._or_current(min(stood, key=lambda runs: self._price_s(race, runs)))
+        return Verdict(best, best in self._narrow)
+
+    def _or_current(self, best: tuple[Trial, ...]) -> tuple[Trial, ...]:
+        """What the server has already, if it stands the test too and the best does not gain on it beyond
+        noise.
+        """
+        current = self._plan.space.base
+        if not self._is_tied(best, current):
+            return best
+        standing = self._knowledge.race().of(current)
+        if current not in self._decided and standing is not None and self._has_time(self._plan.replicates):
+            self._try(standing)
+        kept = [runs for runs in (*self._confirmed, *self._narrow) if runs[0].config == current]
+        return kept[0] if kept and self._is_tied(best, current) else best
+
+    def _is_tied(self, best: tuple[Trial, ...], current: SchedulerConfig) -> bool:
+        """Whether the current config, with a fair chance to keep the SLO, is as good as the best."""
+        race = self._knowledge.race()
+        one, other = race.of(best[0].config), race.of(current)
+        if one is None or other is None or one is other or other.safe < _WORTH_KNOWN:
+            return False
+        return not race.gains(one, other)
 
     def _next(self) -> Standing | None:
         """The cheapest that is worth it and better than what has been confirmed; when none is and nothing was
         confirmed, the safest.
         """
-        race = self._race()
+        race = self._knowledge.race()
         left = [one for one in race.standings if one.config not in self._decided]
         if self._confirmed:
             best_s = min(self._price_s(race, runs) for runs in self._confirmed)
@@ -119,7 +120,7 @@ class Confirmer:
 
     def _is_worth(self, one: Standing) -> bool:
         """Likely enough to stand; the last one that there is time for had better be."""
-        if not self._confirmed and self._has_time(2 * self._replicates):
+        if not self._confirmed and self._has_time(2 * self._plan.replicates):
             return one.safe >= self._least(one.config, _WORTH, _WORTH_KNOWN)
         return one.safe >= self._least(one.config, _SURE, _SAFE)
 
@@ -144,28 +145,31 @@ class Confirmer:
     def _replicate(self, config: SchedulerConfig) -> list[Trial]:
         """Fresh runs: up to the first that fails, and more near the border."""
         runs: list[Trial] = []
-        while len(runs) < self._replicates or (
-            len(runs) < self._replicates + MORE_REPLICATES and not self._is_safe(config) and self._has_time(1)
+        while len(runs) < self._plan.replicates or (
+            len(runs) < self._plan.replicates + MORE_REPLICATES
+            and not self._is_safe(config)
+            and self._has_time(1)
         ):
-            seed = confirmed_seed(self._seed, self._runner.study.round, len(runs))
-            runs.append(self._runner.run(TrialKind.CONFIRM, config, seed, self._limit_s))
+            seed = confirmed_seed(self._plan.seed, self._runner.study.round, len(runs))
+            runs.append(self._runner.run(TrialKind.CONFIRM, config, seed, self._plan.slo_pause_s))
             self._num_runs += 1
             if not self._keeps(runs[-1]):
                 break
         return runs
 
     def _is_safe(self, config: SchedulerConfig) -> bool:
-        standing = self._race().of(config)
+        """By everything but the runs that selected it."""
+        standing = self._knowledge.race(without=config).of(config)
         return standing is not None and standing.safe >= self._least(config, _SAFE, _SAFE_KNOWN)
 
     def _least(self, config: SchedulerConfig, others: float, known: float) -> float:
-        return known if config in self._known else others
+        return known if config in self._knowledge.known else others
 
     def _keeps(self, trial: Trial) -> bool:
-        return trial.is_complete and score(trial, self._limit_s, self._allowed).feasible
+        return trial.is_complete and score(trial, self._plan.slo_pause_s, self._allowed).feasible
 
     def _why(self, trial: Trial) -> str:
-        if trial.worst_pause_s is None or trial.worst_pause_s <= self._limit_s:
+        if trial.worst_pause_s is None or trial.worst_pause_s <= self._plan.slo_pause_s:
             return trial.problems or "short requests waited too long, or some were lost"
         return f"paused {trial.worst_pause_s:.2f} s on fresh traffic"
 
@@ -174,4 +178,4 @@ class Confirmer:
         return float("inf") if standing is None else standing.price_s
 
     def _has_time(self, num_runs: int) -> bool:
-        return self._budget.left_to_confirm_s >= num_runs * self._runner.typical_run_s(0.0)
+        return self._knowledge.budget.left_to_confirm_s >= num_runs * self._runner.typical_run_s(0.0)

@@ -23,6 +23,8 @@ _KNOWN_BONUS = 0.03
 # configs the one that changes the fewest knobs comes first, for a change that does nothing for this traffic
 # may do harm to other traffic; then the one with the longest steps, which wastes least when more is offered.
 _SAME_PRICE = 0.02
+# A gain is beyond noise when it is so many standard errors of the difference.
+_BEYOND_NOISE = 2.0
 # A policy that was never run live is tried before another that promises up to so many times as much.
 _NEW_POLICY = 2.0
 # A run beyond what is expected of it by this many standard deviations, and by this factor, is suspect.
@@ -98,6 +100,11 @@ class Race:
     def of(self, config: SchedulerConfig) -> Standing | None:
         """The config's standing; None when nothing is known of it or it is ruled out."""
         return next((one for one in self.standings if one.config == config), None)
+
+    def gains(self, one: Standing, other: Standing) -> bool:
+        """Whether the one's long TTFT is shorter by more than runs of the same config differ."""
+        error = self.ttft.spread * math.sqrt(1 / max(1, one.num_runs) + 1 / max(1, other.num_runs))
+        return math.log(other.ttft.median_s / one.ttft.median_s) > _BEYOND_NOISE * error
 
     def leader(self, least_safe: float) -> Standing | None:
         """The cheapest config that has been run and is as safe as this."""

@@ -68,10 +68,14 @@ class Knowledge:
         """How long a run takes."""
         return self.runner.typical_run_s(self.plan.expected_run_s)
 
-    def race(self) -> Race:
-        """Every config's standing by now; contenders are simulated in several windows for it."""
+    def race(self, without: SchedulerConfig | None = None) -> Race:
+        """Every config's standing by now; contenders are simulated in several windows for it.
+
+        Args:
+            without: a config whose searched runs are left out: what selected it is no evidence for it.
+        """
         for _ in range(_LOOKS):
-            race = self._race()
+            race = self._race(without)
             first = race.promising()
             wanted = [*race.contenders(_CONTENDERS), *([first[0].config] if first else [])]
             if self.prescreen is None or self.prescreen.is_close(wanted):
@@ -79,10 +83,11 @@ class Knowledge:
             self.prescreen.look_closer(wanted)
         return race
 
-    def _race(self) -> Race:
+    def _race(self, without: SchedulerConfig | None) -> Race:
+        trials = [t for t in self.settled() if t.config != without or t.kind is not TrialKind.SEARCH]
         found = self.prescreen.found.values() if self.prescreen else ()
         open_to = [prediction for prediction in found if self._leaves_idle_alone(prediction.config)]
-        return Race(self.plan.space, self.settled(), open_to, self.allowed, self.plan.seed, self.known)
+        return Race(self.plan.space, trials, open_to, self.allowed, self.plan.seed, self.known)
 
     def _leaves_idle_alone(self, config: SchedulerConfig) -> bool:
         base = self.plan.space.base

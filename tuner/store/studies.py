@@ -69,8 +69,11 @@ class Studies:
             query = select(StudyRow).order_by(col(StudyRow.updated_at).desc(), col(StudyRow.id).desc())
             found = session.exec(query if name is None else query.where(StudyRow.name == name)).first()
         if found is None:
-            known = ", ".join(study.name for study in self.all()) or "none yet"
-            raise StudyError(f"there is no study {name or 'at all'}; known studies: {known}")
+            known = ", ".join(study.name for study in self.all())
+            what = f"there is no study{f' {name}' if name else ''}"
+            raise StudyError(
+                f"{what}; known studies: {known}" if known else f"{what}; run tuner optimize first"
+            )
         return found
 
     def add(self, study: StudyRow) -> StudyRow:

@@ -104,7 +104,7 @@ def test_every_colour_is_one_of_the_pages_in_light_and_dark(found: str) -> None:
 
 def test_it_says_what_was_found_and_how_to_have_it_again(found: str) -> None:
     said = words(found)
-    assert "nobody's answer stops for more than" in said
+    assert "nobody's answer stopped for more than" in said
     assert "3 confirmations on fresh traffic" in said
     assert "tuner optimize --slo-pause 0.5s --profile p.yaml --seed 1 --trials 4 --model m" in said
     assert "tuner apply bench --to" in said
@@ -116,6 +116,7 @@ def test_commands_stand_as_they_are_to_be_typed(tmp_path: Path) -> None:
     said = words(page(evidence_of(bench), "my studies.db"))
     assert "--replay 'my monday.jsonl' --seed 1 --trials 4 --engine http://10.0.0.1:8080" in said
     assert "tuner show bench --db 'my studies.db'" in said
+    assert "tuner rollback --to http://10.0.0.1:8080" in said
 
 
 def test_the_freeze_is_seen_to_go_away(found: str) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.core.config import SchedulerConfig
 from tuner.search.claim import claim_of, most_beyond
+from tuner.search_space import fixed_chunks
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
@@ -22,7 +25,23 @@ def test_no_pause_in_so_many_streams_bounds_the_rate() -> None:
 
 
 def test_a_claim_is_what_was_tested() -> None:
-    claim = claim_of([run(0.41, 10), run(0.44, 12)])
+    runs = [run(0.41, 10), run(0.44, 12)]
+    claim = claim_of(runs, runs)
     assert (claim.num_runs, claim.num_streams, claim.num_requests) == (2, 22, 24)
     assert claim.longest_pause_s == 0.44
     assert claim.most_beyond == most_beyond(22)
+
+
+def test_who_tries_several_until_one_passes_must_prove_more() -> None:
+    runs = [run(0.41, 10)]
+    failed = [replace(run(0.6, 3), config=fixed_chunks(SchedulerConfig(), chunk)) for chunk in (64, 96)]
+    claim = claim_of(runs, [*failed, *runs])
+    assert claim.num_candidates == 3
+    assert claim.most_beyond == most_beyond(10, 3) > most_beyond(10)
+
+
+def test_runs_that_were_set_aside_are_said() -> None:
+    runs = [run(0.41, 10)]
+    claim = claim_of(runs, [replace(run(1.7, 4), status=TrialStatus.SUSPECT), *runs])
+    assert (claim.num_accidents, claim.longest_accident_s) == (1, 1.7)
+    assert (claim.num_runs, claim.num_streams) == (1, 10)
