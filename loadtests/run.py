@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +155,7 @@ def _run_child(
 ) -> dict[str, Any]:
     job_file, result_file, log_file = (directory / name for name in ("job.json", "result.json", "client.log"))
     result_file.unlink(missing_ok=True)
-    limit_s = job["duration_s"] + job["grace_s"] + _SPARE_S
+    limit_s, started_s = job["duration_s"] + job["grace_s"] + _SPARE_S, time.monotonic()
     with (
         _private_file(job_file, json.dumps(job)),
         log_file.open("wb") as log,
@@ -162,10 +163,13 @@ def _run_child(
     ):
         _follow(child, len(job["requests"]), on_progress)
         status = child.wait()
-    if status == -signal.SIGKILL:
+    if status == -signal.SIGKILL and time.monotonic() - started_s >= limit_s:
         raise LoadRunError(
             f"the load client had not ended after {limit_s:.0f} s; was this machine suspended?"
         )
+    if status < 0:
+        name = signal.Signals(-status).name
+        raise LoadRunError(f"the load client was ended from outside ({name}); was memory short?")
     if status != 0:
         raise LoadRunError(f"the load client ended with status {status}: {_last_words(log_file)}")
     if not result_file.exists():  # what it said last is Locust's table

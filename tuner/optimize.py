@@ -17,7 +17,7 @@ from tuner.asker import Asker
 from tuner.budget import Budget
 from tuner.config_setter import restoring
 from tuner.engine_client import EngineClient, Keys
-from tuner.errors import EngineError, Interrupted, UnfinishedError
+from tuner.errors import EngineError, Interrupted, StoreError, UnfinishedError
 from tuner.joining import Joined, check_alike, claim_engine, is_searching, leadership, study_to_join
 from tuner.live import LiveEvaluator, LiveServer
 from tuner.paths import DatabaseLocation
@@ -45,7 +45,7 @@ from tuner.sizing import Capacity, Probe
 from tuner.store.claims import Claims, claims_of
 from tuner.store.database import check_writable, open_database
 from tuner.store.models import StudyRow, StudyStatus
-from tuner.store.optuna_storage import open_optuna
+from tuner.store.optuna_storage import explained, open_optuna
 from tuner.store.studies import Studies
 from tuner.study import Plan, Result, Search, out_of_reach
 from tuner.terminal import TerminalAnnouncer
@@ -137,7 +137,7 @@ class _Session:
         server = self._serve(stack)
         check_model(study, server.client.model()[0])
         self._announcer.say(f"Evenflow · {study.model} · profile {traffic.name} · helps with {study.name}")
-        with restoring(server.setter, self._announcer.warn):
+        with restoring(server.setter, self._announcer.warn), explained(self._options.location):
             search = None
             while not self._takes_lead(study):
                 study = self._studies.get(study.name)
@@ -178,6 +178,7 @@ class _Session:
         self, stack: contextlib.ExitStack, study: StudyRow, traffic: Traffic, server: LiveServer, storage: Any
     ) -> tuple[Subject, Result]:
         stack.enter_context(self._marking(study))
+        stack.enter_context(explained(self._options.location))
         stack.enter_context(restoring(server.setter, self._announcer.warn))
         self._announcer.say(f"Evenflow · {study.model} · profile {traffic.name} · study {study.name}")
         capacity = self._capacity(study, traffic, server)
@@ -220,11 +221,12 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            self._studies.interrupted(study)
+            with contextlib.suppress(StoreError):  # a study that runs nowhere is taken for interrupted
+                self._studies.interrupted(study)
             hint = f"nothing is lost: go on with the same command and --study {study.name}"
             if isinstance(error, Interrupted):
                 error.hint = hint
-            if isinstance(error, EngineError):
+            if isinstance(error, EngineError | StoreError):
                 raise type(error)(f"{error}; {hint}") from error
             raise
 

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -194,6 +195,18 @@ def test_a_client_that_does_not_end_in_time_is_ended_and_said(monkeypatch: pytes
         pytest.raises(LoadRunError, match="had not ended after 1 s"),
     ):
         run_load(schedule([2]), server.url)
+
+
+def test_a_client_that_somebody_kills_was_not_too_slow(tmp_path: Path) -> None:
+    def kill(_: Progress) -> None:
+        for line in _clients(tmp_path):
+            os.kill(int(line.split()[0]), signal.SIGKILL)
+
+    with (
+        ScriptedServer({2: Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1)))}) as server,
+        pytest.raises(LoadRunError, match=r"ended from outside \(SIGKILL\)"),
+    ):
+        run_load(schedule([2]), server.url, workdir=tmp_path, on_progress=kill)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

@@ -33,6 +33,15 @@ def test_two_bad_streams_take_the_config_back() -> None:
     assert engine.generation == 3
 
 
+def test_what_nobody_had_kept_is_taken_back_to_as_well() -> None:
+    engine = FakeEngine()
+    engine.meddle()
+    before = engine.config
+    engine.upcoming = [(BAD, True), (BAD, True)]
+    assert watch(engine).now.config == before
+    assert engine.config == before
+
+
 def test_clean_streams_keep_the_config() -> None:
     engine = FakeEngine()
     engine.upcoming = [(GOOD, True)] * 24

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
+from optuna.exceptions import StorageInternalError
+from sqlalchemy import event
 
 from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import StudyBench
 from tuner.errors import StoreError, StudyError
 from tuner.evaluators import Measurement
 from tuner.paths import locate_database, state_dir
-from tuner.store.database import check_writable, open_database
-from tuner.store.models import TrialKind, TrialStatus
+from tuner.store.database import check_writable, explain, open_database
+from tuner.store.models import StudyRow, TrialKind, TrialStatus
+from tuner.store.optuna_storage import explained
 from tuner.store.studies import Studies
 
 
@@ -87,6 +91,29 @@ def test_a_database_without_studies_says_how_to_have_one(tmp_path: Path) -> None
     database = open_database(locate_database(str(tmp_path / "new.db")), create=True)
     with pytest.raises(StudyError, match="no study; run tuner optimize first"):
         Studies(database).get(None)
+
+
+def test_a_disk_that_fills_up_is_said_in_one_line(tmp_path: Path) -> None:
+    location = locate_database(str(tmp_path / "new.db"))
+    bench = StudyBench(tmp_path)
+    database = open_database(location, create=True)
+    event.listen(database, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 1"))
+    database.dispose()
+    study = Studies(database).add(StudyRow(**bench.study.model_dump(exclude={"id"})))
+    with pytest.raises(StoreError, match=r"new\.db cannot grow: the disk is full; make room"):
+        Studies(database).update(study, sizing={"long": "x" * 1_000_000})
+
+
+def test_a_disk_that_fills_up_under_optuna_is_the_same_line(tmp_path: Path) -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    with pytest.raises(StoreError, match="make room"), explained(locate_database(str(tmp_path / "new.db"))):
+        raise StorageInternalError("An exception is raised during the commit.") from full
+
+
+def test_a_folder_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    error = sqlite3.OperationalError("unable to open database file")
+    assert "nothing can be written beside" in explain(locate_database(str(tmp_path / "new.db")), error)
 
 
 def test_where_the_state_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class DatabaseClaims:
     def release(self, name: str) -> None:
         if name in self._held:
             self._held.remove(name)
-            with contextlib.suppress(DBAPIError):  # a connection that is gone holds nothing
+            with contextlib.suppress(DBAPIError, StoreError):  # a connection that is gone holds nothing
                 self._ask("pg_advisory_unlock", name)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, event, inspect
+from sqlalchemy import Engine, ExceptionContext, event, inspect
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlmodel import Session, SQLModel, create_engine, select
 
@@ -37,16 +37,23 @@ def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
     if location.file is not None:
         _check_file(location.file, create)
     engine = _connect(location)
+    event.listen(engine, "handle_error", lambda context: _explained(location, context))
     try:
         with _making(engine, location) if create else contextlib.nullcontext():
             _check_tables(engine, location, create)
     except (DBAPIError, sqlite3.Error) as error:
         engine.dispose()
-        raise StoreError(_explain(location, error)) from error
+        raise StoreError(explain(location, error)) from error
     except StoreError:
         engine.dispose()
         raise
     return engine
+
+
+def _explained(location: DatabaseLocation, context: ExceptionContext) -> StoreError | None:
+    """What is raised in place of SQLAlchemy's error, wherever the database is used."""
+    error = context.sqlalchemy_exception
+    return StoreError(explain(location, error)) if isinstance(error, OperationalError) else None
 
 
 def _check_file(file: Path, create: bool) -> None:
@@ -137,14 +144,21 @@ def _make_tables(engine: Engine, location: DatabaseLocation) -> None:
         session.commit()
 
 
-def _explain(location: DatabaseLocation, error: Exception) -> str:
+def explain(location: DatabaseLocation, error: BaseException) -> str:
+    """What is wrong with the database, and what to do."""
     text = _first_line(error)
+    if "disk is full" in text:
+        return f"{location.shown} cannot grow: the disk is full; make room there or choose another --db"
+    if location.file is not None and not os.access(location.file.parent, os.W_OK):
+        return (
+            f"nothing can be written beside {location.file}, as SQLite must; copy it or choose another --db"
+        )
     if isinstance(error, OperationalError) and "locked" in text:
         return f"{location.shown} is locked by another program; close it or choose another --db"
     return f"cannot use {location.shown}: {text}; choose another --db"
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     origin = getattr(error, "orig", None) or error
     return str(origin).strip().split("\n")[0] or type(error).__name__
 
@@ -161,4 +175,4 @@ def check_writable(engine: Engine, location: DatabaseLocation) -> None:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 connection.rollback()
     except (DBAPIError, sqlite3.Error) as error:
-        raise StoreError(_explain(location, error)) from error
+        raise StoreError(explain(location, error)) from error

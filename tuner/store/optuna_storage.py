@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.errors import StoreError
 from tuner.paths import DatabaseLocation
+from tuner.store.database import explain
 from tuner.store.postgresql import connect_arguments, making
 
 _SCHEMA = "evenflow_optuna"
@@ -35,6 +38,15 @@ def open_optuna(location: DatabaseLocation) -> Any:
         first = str(getattr(error, "orig", None) or error).split("\n")[0]
         shown = f"Optuna's tables in {location.shown}" if location.file is None else location.optuna_url
         raise StoreError(f"cannot use {shown}: {first}; choose another --db") from error
+
+
+@contextlib.contextmanager
+def explained(location: DatabaseLocation) -> Iterator[None]:
+    """Says what is wrong with Optuna's tables when the block cannot use them. Raises: StoreError."""
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
+        raise StoreError(explain(location, error.__cause__ or error)) from error
 
 
 def _open_postgresql(url: str) -> Any:
