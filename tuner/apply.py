@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.config import SchedulerConfig
-from tuner.engine_client import EngineClient, LiveConfig
 from tuner.errors import EngineError, Interrupted, StaleConfigError
+from tuner.server.engine_client import EngineClient, LiveConfig
 from tuner.verdict import Decision, Evidence
 
 _POLL_S = 0.5
