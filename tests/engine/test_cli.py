@@ -189,7 +189,7 @@ def test_a_state_directory_that_cannot_be_written_is_refused_at_the_start(tmp_pa
 def test_two_recordings_are_not_written_into_one_file(tmp_path: Path) -> None:
     both = str(tmp_path / "both.jsonl")
     done = subprocess.run(
-        [*ENGINE, "serve", "--backend", "sim", "--announce", "--record", both, "--steps", both],
+        [*ENGINE, "serve", "--backend", "sim", "--port", "0", "--record", both, "--steps", both],
         check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S,
     )  # fmt: skip
     assert done.returncode == 1
