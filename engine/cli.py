@@ -195,9 +195,12 @@ def _backend(arguments: argparse.Namespace) -> Backend:
 
 
 def _open_recorders(arguments: argparse.Namespace, backend: Backend, closing: ExitStack) -> list[Witness]:
+    from engine.recording.lines import RecordError
     from engine.recording.steps import StepRecorder
     from engine.recording.traffic import TrafficRecorder
 
+    if arguments.record and arguments.steps and arguments.record.resolve() == arguments.steps.resolve():
+        raise RecordError(f"--record and --steps both name {arguments.record}; give each a file of its own")
     recorders: list[TrafficRecorder | StepRecorder] = []
     if arguments.record:
         recorders.append(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from engine.core.config import SchedulerConfig
-from tuner.engine_client import EngineClient, LiveConfig
-from tuner.errors import StaleConfigError
+from tuner.errors import EngineError, Interrupted, StaleConfigError
+from tuner.server.engine_client import EngineClient, LiveConfig
 from tuner.verdict import Decision, Evidence
 
 _POLL_S = 0.5
@@ -82,10 +83,27 @@ class Watch:
         now = self._client.put_config(config, before.generation, why, keep=not watch_s)
         if not watch_s:
             return Applied(before, now, now.generation, None, Evidence())
-        evidence, overtaken = self._follow(now.generation, after, watch_s, on_evidence)
+        with self._unjudged(now.generation):
+            evidence, overtaken = self._follow(now.generation, after, watch_s, on_evidence)
         if overtaken:
             return Applied(before, self._client.config(), now.generation, None, evidence, overtaken=True)
         return self._conclude(before, now, evidence)
+
+    @contextlib.contextmanager
+    def _unjudged(self, generation: int) -> Iterator[None]:
+        """Whatever ends the watch early says what is in force now."""
+        url = self._client.url
+        try:
+            yield
+        except Interrupted as error:
+            error.hint = (
+                f"generation {generation} is in force on {url}, and not judged; "
+                f"tuner rollback --to {url} takes it back"
+            )
+            raise
+        except EngineError as error:
+            left = f"generation {generation} was not judged, and a restart of the server does without it"
+            raise EngineError(f"{error}; {left}") from error
 
     def _conclude(self, before: LiveConfig, now: LiveConfig, evidence: Evidence) -> Applied:
         generation, decision = now.generation, evidence.decision

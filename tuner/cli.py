@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.arguments import Parser, command, count, duration, duration_or_zero, positive, speed
+from tuner.commands.arguments import Parser, command, count, duration, duration_or_zero, positive, speed
+from tuner.commands.trace_cli import add_trace
 from tuner.errors import EXIT_FAILED, EXIT_USAGE, Interrupted, TunerError, UsageError
-from tuner.trace_cli import add_trace
 
 if TYPE_CHECKING:
-    from tuner.engine_client import Keys
+    from tuner.server.engine_client import Keys
 
 _URL = "http://127.0.0.1:8080"
 
@@ -285,8 +285,8 @@ def _selftest(arguments: argparse.Namespace) -> int:
 
 
 def _keys(arguments: argparse.Namespace) -> Keys:
-    from tuner.engine_client import Keys
     from tuner.preflight import read_key
+    from tuner.server.engine_client import Keys
 
     return Keys(
         api=read_key(arguments.api_key_file, os.environ.get("EVENFLOW_API_KEY")),

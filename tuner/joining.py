@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from tuner.errors import EngineError, StoreError, StudyError
+from tuner.evaluation.sizing import Capacity
 from tuner.paths import DatabaseLocation
 from tuner.preflight import Wanted
-from tuner.sizing import Capacity
 from tuner.store.claims import Claims
 from tuner.store.models import StudyRow, StudyStatus, TrialKind
 from tuner.store.studies import Studies

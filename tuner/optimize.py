@@ -13,13 +13,12 @@ from typing import Any
 from engine.core.config import parse_config
 from engine.core.slo import Slo
 from loadtests.traffic.schedule import Schedule, Sizing
-from tuner.asker import Asker
 from tuner.budget import Budget
-from tuner.config_setter import restoring
-from tuner.engine_client import EngineClient, Keys
 from tuner.errors import EngineError, Interrupted, StoreError, UnfinishedError
+from tuner.evaluation.live import LiveEvaluator, LiveServer
+from tuner.evaluation.simulated import SimulatedEvaluator
+from tuner.evaluation.sizing import Capacity, Probe
 from tuner.joining import Joined, check_alike, claim_engine, is_searching, leadership, study_to_join
-from tuner.live import LiveEvaluator, LiveServer
 from tuner.paths import DatabaseLocation
 from tuner.preflight import (
     OWN_ENGINE,
@@ -33,23 +32,24 @@ from tuner.preflight import (
     stored_sizing,
     warn_if_busy,
 )
-from tuner.preparations import announce_capacity, announce_floor, announce_traffic
-from tuner.report import Subject, to_json
+from tuner.reporting.preparations import announce_capacity, announce_floor, announce_traffic
+from tuner.reporting.report import Subject, to_json
+from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.runner import Runner
+from tuner.search.asker import Asker
 from tuner.search.limits import Floor, floor_of
-from tuner.search_space import SearchSpace
-from tuner.served_model import model_info
+from tuner.search.search_space import SearchSpace
+from tuner.server.config_setter import restoring
+from tuner.server.engine_client import EngineClient, Keys
+from tuner.server.served_model import model_info
 from tuner.serving import EngineChoice, serving
-from tuner.simulated import SimulatedEvaluator
-from tuner.sizing import Capacity, Probe
 from tuner.store.claims import Claims, claims_of
 from tuner.store.database import check_writable, open_database
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.optuna_storage import explained, open_optuna
 from tuner.store.studies import Studies
 from tuner.study import Plan, Result, Search, out_of_reach
-from tuner.terminal import TerminalAnnouncer
-from tuner.traffic import Traffic
+from tuner.traffic.offered import Traffic
 from tuner.transfer import find_earlier, measure_or_reuse
 
 _POLL_S = 0.5

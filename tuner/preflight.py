@@ -11,12 +11,12 @@ from typing import Any
 from loadtests.client.target import first_key
 from loadtests.errors import LoadTestError
 from loadtests.selftest.checks import run_selftest
-from tuner.announce import Announcer
-from tuner.engine_client import EngineClient, Keys
 from tuner.errors import EngineError, StudyError, TunerError
+from tuner.reporting.announce import Announcer
+from tuner.server.engine_client import EngineClient, Keys
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.studies import Studies, now
-from tuner.traffic import Traffic, profile_traffic, trace_traffic
+from tuner.traffic.offered import Traffic, profile_traffic, trace_traffic
 
 OWN_ENGINE = "own"
 _BUSY_LOAD = 0.75

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tuner.announce import Announcer
-from tuner.engine_client import EngineClient, Keys
-from tuner.live import LiveServer
-from tuner.own_engine import own_engine
+from tuner.evaluation.live import LiveServer
 from tuner.preflight import connect
+from tuner.reporting.announce import Announcer
+from tuner.server.engine_client import EngineClient, Keys
+from tuner.server.own_engine import own_engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from typing import Any
 from transformers import AutoTokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# Of a prompt beyond the context it would say that it leads to "indexing errors"; here it is refused.
+_VERBOSE = False
 
 
 class Tokenizer:
@@ -37,7 +39,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt, with the special tokens the model wants around it."""
-        return list(self._tokenizer.encode(text))
+        return list(self._tokenizer.encode(text, verbose=_VERBOSE))
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Tokens of a conversation up to where the assistant's answer begins.
@@ -49,7 +51,10 @@ class Tokenizer:
             raise ValueError("this model has no chat template; use /v1/completions")
         try:
             tokens = self._tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, return_dict=False
+                list(messages),
+                add_generation_prompt=True,
+                return_dict=False,
+                tokenizer_kwargs={"verbose": _VERBOSE},
             )
         except Exception as error:  # a template is a program of the model's author
             raise ValueError(f"the model's chat template refuses these messages: {error}") from error
@@ -79,7 +84,7 @@ class Tokenizer:
         )
 
     def _pieces(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+        return list(self._tokenizer.encode(text, add_special_tokens=False, verbose=_VERBOSE))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens, without special tokens."""

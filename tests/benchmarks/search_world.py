@@ -28,10 +28,10 @@ from loadtests.traffic.offered_load import build_schedule
 from loadtests.traffic.profile import Profile
 from loadtests.traffic.profiles import load_profile
 from loadtests.traffic.schedule import Schedule
-from tuner.evaluators import Evaluator, Measurement
-from tuner.search_space import SearchSpace, fixed_chunks
-from tuner.simulated import SimulatedEvaluator
-from tuner.sizing import Capacity
+from tuner.evaluation.evaluators import Evaluator, Measurement
+from tuner.evaluation.simulated import SimulatedEvaluator
+from tuner.evaluation.sizing import Capacity
+from tuner.search.search_space import SearchSpace, fixed_chunks
 
 SLO_S = 0.5
 # About the default model on two CPU cores.

@@ -37,13 +37,13 @@ from loadtests.traffic.offered_load import build_schedule
 from loadtests.traffic.profiles import load_profile
 from loadtests.traffic.schedule import Schedule
 from tests.benchmarks.quiet import others_share, wait_until_quiet
-from tuner.live import LiveEvaluator, LiveServer
+from tuner.evaluation.live import LiveEvaluator, LiveServer
+from tuner.evaluation.simulated import SimulatedEvaluator
+from tuner.evaluation.sizing import Capacity, Probe
+from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.search.outlook import Outlook, Place, Seen
-from tuner.served_model import model_info
+from tuner.server.served_model import model_info
 from tuner.serving import EngineChoice, serving
-from tuner.simulated import SimulatedEvaluator
-from tuner.sizing import Capacity, Probe
-from tuner.terminal import TerminalAnnouncer
 
 # (profile, pause SLOs that a long prompt takes to read, duration in such units): a quarter of a minute each.
 TRAFFIC = (("ambush", 4.0, 7.0), ("chat", 3.0, 10.0), ("overload", 3.0, 8.0))

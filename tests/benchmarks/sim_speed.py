@@ -22,7 +22,7 @@ from loadtests.traffic.recorded import read_recorded
 from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule
 from loadtests.traffic.trace_profiles import find_trace
-from tuner.simulated import arrivals
+from tuner.evaluation.simulated import arrivals
 
 # About an 8B-class model with a large GPU: 45,000 tokens a second read, 12 ms a step of 16 rows.
 COSTS = CostModel(

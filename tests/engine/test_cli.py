@@ -186,6 +186,17 @@ def test_a_state_directory_that_cannot_be_written_is_refused_at_the_start(tmp_pa
     assert "give a directory" in line
 
 
+def test_two_recordings_are_not_written_into_one_file(tmp_path: Path) -> None:
+    both = str(tmp_path / "both.jsonl")
+    done = subprocess.run(
+        [*ENGINE, "serve", "--backend", "sim", "--port", "0", "--record", both, "--steps", both],
+        check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 1
+    problem = f"--record and --steps both name {both}; give each a file of its own"
+    assert done.stderr.splitlines() == [f"engine: {problem}"]
+
+
 def test_help_imports_no_server_and_no_model() -> None:
     heavy = "['fastapi', 'uvicorn', 'numpy', 'mlx', 'transformers', 'httpx']"
     code = (

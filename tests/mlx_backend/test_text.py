@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, tokenization_utils_base
 
 from engine.mlx_backend.text import REPLACEMENT, Tokenizer
 from tests.mlx_backend.tiny_models import make_tiny_model
@@ -123,3 +123,15 @@ def test_one_message_has_one_boundary(byte_level: Tokenizer) -> None:
 
 def test_a_template_that_cannot_be_rendered_in_part_has_no_boundaries(byte_fallback: Tokenizer) -> None:
     assert byte_fallback.boundaries(CHAT, [1, 2, 3]) == ()
+
+
+def test_a_prompt_beyond_the_context_is_counted_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(tokenization_utils_base.logger, "warning", said.append)
+    theirs = AutoTokenizer.from_pretrained(str(make_tiny_model(tmp_path / "model")), model_max_length=4)
+    tokenizer = Tokenizer(theirs)
+    assert len(tokenizer.encode("far too long")) > 4
+    assert len(tokenizer.encode_chat([{"role": "user", "content": "far too long"}])) > 4
+    assert said == []

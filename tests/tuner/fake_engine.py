@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from engine.core.config import SchedulerConfig, parse_config
-from tuner.engine_client import EngineClient
+from tuner.server.engine_client import EngineClient
 
 
 class FakeEngine(httpx.BaseTransport):

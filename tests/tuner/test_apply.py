@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import signal
+
+import httpx
 import pytest
 
 from engine.core.config import SchedulerConfig
 from tests.tuner.fake_engine import FakeEngine
 from tests.tuner.fakes import FakeClock
 from tuner.apply import Applied, Watch
-from tuner.errors import EngineError, StaleConfigError
+from tuner.errors import EngineError, Interrupted, StaleConfigError
 from tuner.verdict import Decision, Evidence
 
 CONFIG = SchedulerConfig(prefill_chunk_tokens=128)
@@ -74,6 +77,28 @@ def test_without_a_watch_the_config_is_kept_at_once() -> None:
     engine = FakeEngine()
     assert watch(engine, watch_s=0.0).verdict == "applied"
     assert engine.kept == [1, 2]
+
+
+def test_a_watch_that_is_interrupted_says_how_to_take_the_config_back() -> None:
+    def interrupt(_: float) -> None:
+        raise Interrupted(signal.SIGINT)
+
+    engine = FakeEngine()
+    with pytest.raises(Interrupted) as raised:
+        Watch(engine.client(), 0.5, FakeClock(), interrupt).apply(CONFIG, 60.0, "test")
+    assert "generation 2 is in force" in raised.value.hint
+    assert "tuner rollback --to http://engine" in raised.value.hint
+
+
+def test_a_server_that_is_lost_during_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    client = engine.client()
+
+    def die(_: float) -> None:
+        monkeypatch.setattr(engine, "handle_request", lambda request: httpx.Response(500))
+
+    with pytest.raises(EngineError, match="generation 2 was not judged"):
+        Watch(client, 0.5, FakeClock(), die).apply(CONFIG, 60.0, "test")
 
 
 def test_somebody_faster_is_not_overwritten() -> None:

@@ -12,11 +12,11 @@ from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
 from tests.tuner.fakes import FakeServer, StudyBench
 from tuner.errors import EngineError, StoreError, StudyError
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
+from tuner.evaluation.sizing import Capacity
 from tuner.joining import check_alike, claim_engine, is_searching, leadership, study_to_join
 from tuner.paths import locate_database
 from tuner.preflight import Wanted
-from tuner.sizing import Capacity
 from tuner.store.claims import claims_of
 from tuner.store.database import open_database
 from tuner.store.models import TrialKind, TrialStatus

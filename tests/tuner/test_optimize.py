@@ -11,7 +11,7 @@ from tuner.errors import TunerError
 from tuner.optimize import Options, optimize
 from tuner.paths import locate_database
 from tuner.preflight import Wanted
-from tuner.terminal import TerminalAnnouncer
+from tuner.reporting.terminal import TerminalAnnouncer
 
 
 def test_no_study_starts_with_a_load_client_that_is_not_exact(

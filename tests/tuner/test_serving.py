@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.serving import EngineChoice
-from tuner.terminal import TerminalAnnouncer
 
 
 @pytest.mark.parametrize(("named", "warned"), [("llama", True), ("sim", False), (None, False)])

@@ -11,7 +11,7 @@ from sqlalchemy import event
 from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import StudyBench
 from tuner.errors import StoreError, StudyError
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
 from tuner.paths import locate_database, state_dir
 from tuner.store.database import check_writable, explain, open_database
 from tuner.store.models import StudyRow, TrialKind, TrialStatus

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from engine.core.config import SchedulerConfig, parse_config
 from tuner.apply import Applied, Watch
-from tuner.engine_client import Keys
 from tuner.errors import EXIT_FAILED, StudyError
 from tuner.paths import DatabaseLocation, locate_database
 from tuner.preflight import connect
-from tuner.search_space import describe
+from tuner.search.search_space import describe
+from tuner.server.engine_client import Keys
 from tuner.store.database import open_database
 from tuner.store.models import ApplyRow, StudyRow
 from tuner.store.studies import Studies, now

@@ -20,11 +20,11 @@ from loadtests.run import LoadResult, run_load
 from loadtests.synthesis.prompts import PromptBook
 from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule
-from tuner.engine_client import Keys
 from tuner.errors import TunerError, UsageError
-from tuner.served_model import context_tokens_of
-from tuner.terminal import TerminalAnnouncer, in_seconds
-from tuner.traffic import is_profile, profile_traffic, recorded_trace
+from tuner.reporting.terminal import TerminalAnnouncer, in_seconds
+from tuner.server.engine_client import Keys
+from tuner.server.served_model import context_tokens_of
+from tuner.traffic.offered import is_profile, profile_traffic, recorded_trace
 
 _CONTEXT_SHARE = 0.9
 

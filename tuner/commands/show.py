@@ -12,15 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.core.config import parse_config
-from tuner.findings import so_far, summary_of
 from tuner.paths import locate_database
-from tuner.report import verdict_lines
-from tuner.search_space import describe
+from tuner.reporting.findings import so_far, summary_of
+from tuner.reporting.report import verdict_lines
+from tuner.reporting.terminal import in_seconds
+from tuner.reporting.text_plot import Mark, text_plot
+from tuner.search.search_space import describe
 from tuner.store.database import open_database
 from tuner.store.models import PredictionRow, StudyRow, TrialKind, TrialRow, TrialStatus
 from tuner.store.studies import Studies
-from tuner.terminal import in_seconds
-from tuner.text_plot import Mark, text_plot
 from tuner.trials import Trial
 
 _SYMBOLS = {TrialKind.BASELINE: "■", TrialKind.RULE: "◆", TrialKind.SEARCH: "●", TrialKind.CONFIRM: "☆"}

@@ -22,10 +22,10 @@ from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule
 from tuner.commands.replay import ttft_line
 from tuner.errors import TunerError
-from tuner.simulated import SimulatedEvaluator
-from tuner.surroundings import Surroundings, without_accidents
-from tuner.terminal import in_seconds
-from tuner.traffic import recorded_trace
+from tuner.evaluation.simulated import SimulatedEvaluator
+from tuner.evaluation.surroundings import Surroundings, without_accidents
+from tuner.reporting.terminal import in_seconds
+from tuner.traffic.offered import recorded_trace
 
 _CONTEXT_SHARE = 0.9
 _UNLIMITED_KV = 1 << 40

@@ -10,13 +10,13 @@ import json
 from rich.console import Console
 
 from engine.core.config import SchedulerConfig
-from tuner.config_setter import restoring
-from tuner.engine_client import Keys
 from tuner.errors import UsageError
+from tuner.evaluation.sizing import Capacity, Probe
+from tuner.reporting.terminal import TerminalAnnouncer, in_seconds
+from tuner.server.config_setter import restoring
+from tuner.server.engine_client import Keys
 from tuner.serving import EngineChoice, serving
-from tuner.sizing import Capacity, Probe
 from tuner.sweep import DEFAULT_CHUNKS, Sweep, SweepPlan, SweepRow
-from tuner.terminal import TerminalAnnouncer, in_seconds
 
 # The prompt is as long as this many seconds of unchunked reading, as in the table everybody knows.
 _READING_S = 3.0

@@ -18,7 +18,7 @@ from loadtests.traces.files import open_trace
 from loadtests.traces.reading import Reading
 from tuner.errors import TunerError
 from tuner.preflight import read_key
-from tuner.terminal import TerminalAnnouncer
+from tuner.reporting.terminal import TerminalAnnouncer
 
 _LABEL_COLUMN = 15
 

@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.arguments import command, count, port
+from tuner.commands.arguments import command, count, port
 from tuner.errors import TunerError
 
 if TYPE_CHECKING:
     from loadtests.client.target import Target
     from loadtests.recording.serve import Progress
-    from tuner.terminal import TerminalAnnouncer
+    from tuner.reporting.terminal import TerminalAnnouncer
 
 
 def add_record(actions: Any) -> None:
@@ -57,7 +57,7 @@ def run_record(arguments: argparse.Namespace) -> int:
     from loadtests.recording.counting import counts_tokens
     from loadtests.recording.serve import RecordOptions, record
     from tuner.preflight import read_key
-    from tuner.terminal import TerminalAnnouncer
+    from tuner.reporting.terminal import TerminalAnnouncer
 
     key = read_key(arguments.api_key_file, os.environ.get("EVENFLOW_API_KEY"))
     try:

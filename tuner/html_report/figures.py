@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.search_space import describe
+from tuner.reporting.terminal import in_seconds
+from tuner.search.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
-from tuner.terminal import in_seconds
 from tuner.trials import Trial
 
 # Ticks of a logarithmic axis, by how much it spans at most.

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.core.config import parse_config
-from tuner.findings import config_of, name_of, ttft_title
 from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, about, axis, legend, limit_line, seconds_axis
-from tuner.search_space import describe
+from tuner.reporting.findings import config_of, name_of, ttft_title
+from tuner.reporting.terminal import in_seconds
+from tuner.search.search_space import describe
 from tuner.store.models import PredictionRow, TrialKind, TrialStatus
-from tuner.terminal import in_seconds
 from tuner.trials import Trial
 
 # Where marks without a TTFT are: beyond the top of the axis.

@@ -9,8 +9,8 @@ from typing import Any
 from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, about, axis, legend, limit_line, seconds_axis
 from tuner.html_report.front import MARKS, OTHER_MARK, counts
+from tuner.reporting.terminal import in_seconds
 from tuner.store.models import TrialKind
-from tuner.terminal import in_seconds
 from tuner.trials import Trial
 
 _BAND = 0.2

@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.html_report.figures import Figure, Table, axis, legend
 from tuner.html_report.lanes import Lane, LongPause, Run, View
-from tuner.terminal import in_seconds
+from tuner.reporting.terminal import in_seconds
 
 _LANE_PX = 36
 _SERVED = ("completed", "cancelled")

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from shlex import quote
 
 from engine.core.quantiles import nearest_rank
-from tuner.engine_client import DEFAULT_URL
-from tuner.findings import config_of, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
 from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, Table, ttft
 from tuner.html_report.lanes import LongPrompt, Run, view_of
 from tuner.html_report.lanes_figure import lanes_figure
 from tuner.html_report.markup import commands, details, pair, paragraph, section, table, text
 from tuner.preflight import OWN_ENGINE
-from tuner.search_space import describe
+from tuner.reporting.findings import config_of, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
+from tuner.reporting.terminal import in_seconds
+from tuner.search.search_space import describe
+from tuner.server.engine_client import DEFAULT_URL
 from tuner.store.models import StudyStatus, TrialKind, TrialStatus
-from tuner.terminal import in_seconds
-from tuner.traffic import is_profile
+from tuner.traffic.offered import is_profile
 from tuner.trials import Trial
 
 _SIMULATED = "sim"  # what an engine without a model calls its model

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.core.config import SchedulerConfig
-from tuner.announce import Announcer
-from tuner.objective import score
+from tuner.reporting.announce import Announcer
+from tuner.search.objective import score
 from tuner.search.race import Race, Standing
+from tuner.search.search_space import describe
 from tuner.search.state import Knowledge
-from tuner.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
+from tuner.traffic.windows import confirmed_seed
 from tuner.trials import Trial
-from tuner.windows import confirmed_seed
 
 # So many times the replicates are spent on candidates that fail or are near the border.
 _MOST_RUNS = 3

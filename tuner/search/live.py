@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.core.config import SchedulerConfig
-from tuner.announce import Announcer
-from tuner.asker import Asker
+from tuner.reporting.announce import Announcer
+from tuner.search.asker import Asker
 from tuner.search.control import DriftControl
 from tuner.search.race import LEAST_GAIN
 from tuner.search.state import Knowledge, numbers_of

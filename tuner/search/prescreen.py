@@ -16,11 +16,11 @@ import optuna
 from engine.core.config import SchedulerConfig, parse_config
 from engine.core.quantiles import nearest_rank
 from engine.core.report import TrialSummary, is_long, scored_ttft
-from tuner.evaluators import Evaluator, Measurement
-from tuner.objective import PENALTY_S, lost_rate
-from tuner.sampler import make_sampler
-from tuner.search_space import SearchSpace, scaled
-from tuner.windows import simulated_seed
+from tuner.evaluation.evaluators import Evaluator, Measurement
+from tuner.search.objective import PENALTY_S, lost_rate
+from tuner.search.sampler import make_sampler
+from tuner.search.search_space import SearchSpace, scaled
+from tuner.traffic.windows import simulated_seed
 
 # Simulated windows go on beyond the SLO by so much: what the simulator thinks too slow may keep it.
 _LOOSE = 1.8

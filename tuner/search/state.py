@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.budget import Budget
-from tuner.objective import ABORT_RATIO, Allowed, Score, score
 from tuner.runner import Runner
+from tuner.search.objective import ABORT_RATIO, Allowed, Score, score
 from tuner.search.plan import Plan
 from tuner.search.prescreen import Prescreen
 from tuner.search.race import Race
-from tuner.search_space import describe
+from tuner.search.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 

@@ -9,7 +9,7 @@ from typing import Any
 from engine.core.quantiles import nearest_rank
 from engine.core.records import RequestRecord
 from engine.core.report import TrialSummary, is_long, pauses, scored_ttft, ttft, worst_pause
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
 from tuner.store.models import RequestRow, TimelineRow, TrialRow, TrialStatus
 from tuner.timeline import timeline_of
 

@@ -13,7 +13,7 @@ from sqlmodel import Session, SQLModel, col, select
 from engine.core.config import SchedulerConfig
 from engine.core.report import TrialSummary
 from tuner.errors import StudyError
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
 from tuner.store.claims import Alone, Claims
 from tuner.store.models import (
     ApplyRow,

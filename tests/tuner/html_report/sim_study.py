@@ -15,10 +15,10 @@ from engine.core.request import Request
 from engine.core.slo import Slo
 from engine.sim.simulate import simulate
 from tests.tuner.fakes import SLO_S, FakeClock, StudyBench
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
+from tuner.evaluation.sizing import Capacity
 from tuner.html_report.evidence import Evidence, gather
-from tuner.report import Subject, to_json
-from tuner.sizing import Capacity
+from tuner.reporting.report import Subject, to_json
 from tuner.store.models import StudyStatus
 
 LONG_TOKENS = 1000

@@ -16,7 +16,7 @@ from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import FakeServer, StudyBench
 from tests.tuner.html_report.sim_study import evidence_of, sim_bench
 from tuner.errors import Interrupted
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
 from tuner.html_report.page import page
 from tuner.store.models import TrialKind
 

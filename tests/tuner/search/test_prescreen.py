@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import SLO_S, FakeClock, FakeServer
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
 from tuner.search.prescreen import Prescreen
-from tuner.search_space import SearchSpace, fixed_chunks
-from tuner.windows import is_confirmed
+from tuner.search.search_space import SearchSpace, fixed_chunks
+from tuner.traffic.windows import is_confirmed
 
 SEED = 5
 BASE = SchedulerConfig()

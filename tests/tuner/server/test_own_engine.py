@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tuner.own_engine import own_directory
+from tuner.server.own_engine import own_directory
 
 _HOLD = """
 import sys
-from tuner.own_engine import own_directory
+from tuner.server.own_engine import own_directory
 with own_directory() as directory:
     (directory / "engine.log").write_text("words")
     print(directory, flush=True)

@@ -4,8 +4,8 @@ import pytest
 
 from engine.core.config import SchedulerConfig
 from tests.tuner.fake_engine import FakeEngine
-from tuner.config_setter import ConfigSetter, restoring
 from tuner.errors import StaleConfigError
+from tuner.server.config_setter import ConfigSetter, restoring
 
 CONFIG = SchedulerConfig(prefill_chunk_tokens=128)
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.tuner.fakes import FakeServer, StudyBench
-from tuner.report import Subject, no_config_line, to_json, to_text
+from tuner.reporting.report import Subject, no_config_line, to_json, to_text
 
 SUBJECT = Subject(study="s", slo_pause_s=0.5, model="m", profile="p", db="evenflow.db", elapsed_s=12.0)
 KEYS = {

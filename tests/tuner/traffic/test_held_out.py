@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from engine.core.trace import TraceRow
 from loadtests.traffic.recorded import Recorded
-from tuner.held_out import HeldOut, Part
-from tuner.windows import confirmed_seed, is_confirmed, searched_index, simulated_seed
+from tuner.traffic.held_out import HeldOut, Part
+from tuner.traffic.windows import confirmed_seed, is_confirmed, searched_index, simulated_seed
 
 WINDOW_S = 10.0
 

@@ -7,9 +7,17 @@ from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
 
-from tuner import findings
-from tuner.engine_client import DEFAULT_URL
-from tuner.findings import Row, outcome_json, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
+from tuner.reporting import findings
+from tuner.reporting.findings import (
+    Row,
+    outcome_json,
+    rows_of,
+    sentence_of,
+    tested_of,
+    ttft_title,
+    unmeasured_of,
+)
+from tuner.server.engine_client import DEFAULT_URL
 from tuner.store.rows import finite
 from tuner.study import Result
 

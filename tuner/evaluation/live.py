@@ -16,10 +16,10 @@ from loadtests.errors import LoadRunError, TargetError
 from loadtests.run import LoadResult, Progress, run_load
 from loadtests.synthesis.prompts import PromptBook
 from loadtests.traffic.schedule import Schedule
-from tuner.config_setter import ConfigSetter
-from tuner.engine_client import EngineClient
 from tuner.errors import EngineError, StaleConfigError
-from tuner.evaluators import Measurement
+from tuner.evaluation.evaluators import Measurement
+from tuner.server.config_setter import ConfigSetter
+from tuner.server.engine_client import EngineClient
 
 _IDLE_WITHIN_S = 30.0
 

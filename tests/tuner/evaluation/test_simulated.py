@@ -10,7 +10,7 @@ from engine.core.executor import CheckpointSizes
 from engine.core.slo import Slo
 from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tests.core.fakes import MODEL
-from tuner.simulated import SimulatedEvaluator
+from tuner.evaluation.simulated import SimulatedEvaluator
 
 
 def request(name: str, **fields: object) -> ScheduledRequest:

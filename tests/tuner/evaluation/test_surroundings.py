@@ -12,8 +12,8 @@ from engine.core.records import ContentEvent, Outcome, RequestRecord, Tokens
 from engine.core.slo import Slo
 from loadtests.traffic.schedule import Schedule, ScheduledRequest
 from tests.core.fakes import MODEL
-from tuner.simulated import SimulatedEvaluator
-from tuner.surroundings import Surroundings, surroundings_of
+from tuner.evaluation.simulated import SimulatedEvaluator
+from tuner.evaluation.surroundings import Surroundings, surroundings_of
 
 
 def record(events: list[ContentEvent], engine_ttft_s: float = 0.9) -> RequestRecord:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from engine.core.cost_model import CostModel
-from tuner.sizing import Capacity
-from tuner.surroundings import Surroundings
+from tuner.evaluation.sizing import Capacity
+from tuner.evaluation.surroundings import Surroundings
 
 COSTS = CostModel(0.02, 0.002, 1e-6, 0.05, 0.01, 1e-6)
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from engine.core.config import SchedulerConfig
-from tuner.engine_client import EngineClient
 from tuner.errors import EngineError, StaleConfigError
+from tuner.server.engine_client import EngineClient
 
 # How long a config on trial stays in force when nobody is left to take it back. A process may be held up
 # for a minute without losing it.

@@ -18,8 +18,8 @@ from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule, Sizing
 from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace
 from tuner.errors import TunerError
-from tuner.held_out import HeldOut, Part
-from tuner.windows import is_confirmed, searched_index
+from tuner.traffic.held_out import HeldOut, Part
+from tuner.traffic.windows import is_confirmed, searched_index
 
 # A study makes about this many full runs (baseline, rule of thumb, searches, confirmations); the rest of
 # its runs are stopped early.

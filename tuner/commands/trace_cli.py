@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from tuner.arguments import (
+from tuner.commands.arguments import (
     Parser,
     above_zero,
     command,

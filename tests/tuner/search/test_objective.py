@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from engine.core.config import SchedulerConfig
-from tuner.objective import CRASHED, PENALTY_S, Allowed, lost_rate, score
+from tuner.search.objective import CRASHED, PENALTY_S, Allowed, lost_rate, score
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from engine.core.executor import CheckpointSizes
 from engine.sim_backend import SIM_MODEL, SimBackend
 from tests.server.live import Live
-from tuner.engine_client import EngineClient, Keys
-from tuner.served_model import context_tokens_of, model_info
+from tuner.server.engine_client import EngineClient, Keys
+from tuner.server.served_model import context_tokens_of, model_info
 
 
 def test_a_simulation_knows_the_model_that_is_served() -> None:

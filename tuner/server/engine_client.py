@@ -16,7 +16,7 @@ from engine.core.events import StepRecord
 from engine.core.json_text import parse_json
 from engine.core.step_json import step_from_mapping
 from tuner.errors import EngineError, StaleConfigError
-from tuner.served_model import context_tokens_of
+from tuner.server.served_model import context_tokens_of
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 _TIMEOUT_S = 30.0

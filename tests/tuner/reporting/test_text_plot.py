@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tuner.text_plot import Mark, text_plot
+from tuner.reporting.text_plot import Mark, text_plot
 
 TITLES = ("worst pause", "long TTFT")
 

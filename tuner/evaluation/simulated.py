@@ -15,8 +15,8 @@ from engine.core.request import Request
 from engine.core.slo import Slo
 from engine.sim.simulate import Wait, simulate
 from loadtests.traffic.schedule import Schedule, ScheduledRequest
-from tuner.evaluators import Measurement
-from tuner.surroundings import Surroundings
+from tuner.evaluation.evaluators import Measurement
+from tuner.evaluation.surroundings import Surroundings
 
 _MOST_BLOCK_TOKENS = 1 << 24  # ids that are kept apart for each block
 
