@@ -30,7 +30,7 @@ MORE_REPLICATES = 3
 # A candidate is worth its replicates, and has passed them, when it keeps the SLO with this probability. What
 # one has already or finds by hand need not be likelier than not: it was not selected for being lucky.
 _WORTH, _WORTH_KNOWN = 0.6, 0.3
-_SAFE, _SAFE_KNOWN = 0.8, 0.7
+_SAFE, _SAFE_KNOWN = 0.8, 0.8
 _SURE = 0.95
 # Not worth a run even when nothing else is left.
 _HOPELESS = 0.02
