@@ -285,6 +285,7 @@ class _Session:
             try_first=tuple(map(parse_config, study.sizing.get("try_first", ()))),
             expected_run_s=schedule_for(study.seed).duration_s,
             floor=_floor(capacity, traffic, server),
+            num_fresh=traffic.num_fresh,
         )
         # Helpers that begin with as many trials seen must not make the same picks.
         seed = study.seed if leads else study.seed + os.getpid()

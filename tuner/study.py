@@ -262,7 +262,9 @@ class Search:
         round_ = self._runner.study.round
         spoiled = (TrialStatus.INVALID, TrialStatus.LOST)
         tried = [t for t in self._runner.trials if t.kind is TrialKind.CONFIRM and t.round == round_]
-        return claim_of(verdict.runs, [t for t in tried if t.status not in spoiled], verdict.narrow)
+        return claim_of(
+            verdict.runs, [t for t in tried if t.status not in spoiled], self._plan.num_fresh, verdict.narrow
+        )
 
     def _bound(self, smallest: Outcome) -> Bound:
         standing = self._knowledge.race().of(smallest.config)

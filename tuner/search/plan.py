@@ -22,6 +22,7 @@ class Plan:
         try_first: configs that did well elsewhere, worth a live trial each before anything else is tried.
         expected_run_s: a run's length until one has been made.
         floor: what no config can go below; None when it was not measured.
+        num_fresh: different windows that there are to confirm on; None where every seed is one.
     """
 
     space: SearchSpace
@@ -33,6 +34,7 @@ class Plan:
     try_first: tuple[SchedulerConfig, ...] = ()
     expected_run_s: float = 30.0
     floor: Floor | None = None
+    num_fresh: int | None = None
 
     @property
     def slo_pause_s(self) -> float:

@@ -42,8 +42,8 @@ class Traffic:
             the length of an `auto` prompt in pause SLOs, of a trace the seconds that are replayed.
         long_prefill_slos: for `Capacity.sizing`.
         build: the schedule of a seed, in a study of the other seed.
-        held_out: what a recorded trace keeps for the confirmation, in words; empty for a profile, of which
-            every seed is fresh.
+        held_out: what a recorded trace keeps for the confirmation, in words; empty where every seed is fresh.
+        num_fresh: different windows that can be confirmed on; None where every seed is one.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Traffic:
     long_prefill_slos: float
     build: Build
     held_out: str = ""
+    num_fresh: int | None = None
 
 
 def is_profile(name: str) -> bool:
@@ -88,7 +89,8 @@ def _trace_profile_traffic(
     recorded = read_recorded(find_trace(trace.file))
     window_s = scale or min(profile.duration, budget_s / RUNS_PER_BUDGET)
     build = _refusing(lambda seed, sizing, _: build_trace_schedule(profile, recorded, seed, sizing, window_s))
-    return Traffic(profile.name, 1, window_s, profile.long_prefill_slos, build)
+    note = "the profile replays its trace's beginning: confirmed on the very requests that it is searched on"
+    return Traffic(profile.name, 1, window_s, profile.long_prefill_slos, build, note, num_fresh=0)
 
 
 def _refusing(build: Build) -> Build:
@@ -137,7 +139,7 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
             part = parts.searched(searched_index(seed, study_seed))
         return _build_replay(part, seed, sizing, window_s, name)
 
-    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, _refusing(build), parts.note)
+    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, _refusing(build), parts.note, parts.num_windows)
 
 
 def recorded_trace(path: str) -> Recorded:

@@ -3,7 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.tuner.fakes import FakeServer, StudyBench
+import pytest
+
+from tests.tuner.fakes import FakeClock, FakeServer, StudyBench
+from tuner.reporting import findings
 from tuner.reporting.report import Subject, no_config_line, to_json, to_text
 
 SUBJECT = Subject(study="s", slo_pause_s=0.5, model="m", profile="p", db="evenflow.db", elapsed_s=12.0)
@@ -63,3 +66,23 @@ def test_when_nothing_keeps_the_slo_the_price_of_the_smallest_pause_is_said(tmp_
     assert "smallest pause reached is 0.55 s" in line
     assert to_json(SUBJECT, result)["confirmed"] is False
     assert to_json(SUBJECT, result)["winner"] is None
+
+
+@pytest.mark.parametrize(
+    ("weakened", "said"),
+    [
+        ({}, "On traffic that the search had not seen, none of 3 streams"),
+        ({"num_windows": 1}, "On 1 window of traffic that the search had not seen, in 3 runs, none of 3"),
+        ({"num_windows": 0}, "On the very requests that were searched on, 3 times over, none of 3"),
+        ({"num_candidates": 4}, "for the 4 configs that were tried on it"),
+        (
+            {"num_accidents": 1, "longest_accident_s": 1.72},
+            "leaves out a run of it in which a stream",
+        ),
+        ({"narrow": True}, "It keeps the SLO narrowly"),
+    ],
+)
+def test_a_claim_says_what_weakens_it(tmp_path: Path, weakened: dict[str, object], said: str) -> None:
+    result = to_json(SUBJECT, StudyBench(tmp_path).run(FakeServer(FakeClock())))
+    others = {"num_candidates": 1, "narrow": False}
+    assert said in " ".join(findings.tested_of(result | {"claim": result["claim"] | others | weakened}))
