@@ -162,8 +162,9 @@ def _claimed(claim: Mapping[str, Any], slo_s: float) -> list[str]:
     all_of_them = f", for the {candidates} configs that were tried on it" if candidates > 1 else ""
     said = [
         f"{_played(claim)}, none of {claim['num_streams']} streams paused longer than {slo_s:g} s, the "
-        f"longest {claim['longest_pause_s']:.2f} s: with 95 % confidence at most {claim['most_beyond']:.1%} of "
-        f"such streams do (exact binomial bound, streams taken as independent{all_of_them})."
+        f"longest {claim['longest_pause_s']:.2f} s: with 95 % confidence at most "
+        f"{claim['most_beyond']:.1%} of such streams do (exact binomial bound, streams taken as "
+        f"independent{all_of_them})."
     ]
     if accidents := claim.get("num_accidents"):
         runs = "a run" if accidents == 1 else f"{accidents} runs"
