@@ -45,6 +45,14 @@ def test_what_nobody_had_kept_is_taken_back_to_as_well() -> None:
     assert engine.config == before
 
 
+def test_a_config_that_was_in_force_already_is_not_what_it_is_taken_back_to() -> None:
+    engine = FakeEngine()
+    kept = engine.config
+    engine.client().put_config(CONFIG, 1, "a watch that was interrupted")
+    engine.upcoming = [(BAD, True), (BAD, True)]
+    assert watch(engine).now.config == kept
+
+
 def test_clean_streams_keep_the_config() -> None:
     engine = FakeEngine()
     engine.upcoming = [(GOOD, True)] * 24
