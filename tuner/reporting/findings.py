@@ -53,7 +53,7 @@ def rows_of(result: Mapping[str, Any]) -> list[Row]:
         rows.append(_row(f"winner ({name_of(winner)})", winner, slo_s, note))
     elif best := result.get("best_so_far"):
         rows.append(_row(f"best so far ({name_of(best)})", best, slo_s, "not confirmed"))
-    elif smallest := result.get("smallest_pause"):
+    elif (smallest := result.get("smallest_pause")) and smallest["replicates"]:
         rows.append(_row(f"smallest pause ({name_of(smallest)})", smallest, slo_s))
     return rows
 
@@ -138,6 +138,8 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
         runs = result["live_trials"]
         return [f"{runs} live run{' has' if runs == 1 else 's have'} ended so far."]
     shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
+    if not shown["replicates"]:
+        return ["Nothing was tested: what the server's steps take alone rules it out."]
     each = shown["requests"] // max(1, shown["replicates"])
     said = [f"Tested: {shown['replicates']} × {each} requests after {result['live_trials']} live runs."]
     claim = result.get("claim")

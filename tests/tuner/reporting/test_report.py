@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import FakeClock, FakeServer, StudyBench
 from tuner.reporting import findings
 from tuner.reporting.report import Subject, no_config_line, to_json, to_text
+from tuner.search.limits import Floor
+from tuner.study import out_of_reach
 
 SUBJECT = Subject(study="s", slo_pause_s=0.5, model="m", profile="p", db="evenflow.db", elapsed_s=12.0)
 KEYS = {
@@ -42,6 +45,13 @@ def test_the_next_commands_name_the_server_and_the_database_of_the_study(tmp_pat
     assert "tuner report s --html report.html --db 'my studies.db'" in text
     assert "tuner show s --db 'my studies.db'" in text
     assert "--db" not in to_text(SUBJECT, result)
+
+
+def test_a_study_that_ran_nothing_has_no_table_of_runs() -> None:
+    floor = Floor(decode_s=0.6, chunk_s=0.7)
+    first, tested, *_ = to_text(SUBJECT, out_of_reach(floor, 0.5, SchedulerConfig())).splitlines()
+    assert first.startswith("No config keeps a pause of 0.5 s")
+    assert tested == "Nothing was tested: what the server's steps take alone rules it out."
 
 
 def test_what_could_not_be_measured_is_one_line_with_what_to_change(tmp_path: Path) -> None:
