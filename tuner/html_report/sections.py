@@ -209,7 +209,7 @@ def repeat_section(evidence: Evidence, db_option: str) -> str:
     db = f" --db {quote(db_option)}" if db_option else ""
     again = [
         f"tuner optimize --slo-pause {study.slo_pause_s:g}s {_traffic(evidence)} --seed {study.seed}"
-        f" --trials {_num_searched(evidence)}{_server(evidence)}{db}",
+        f" --trials {_num_searched(evidence)}{_budget(evidence)}{_server(evidence)}{db}",
         f"tuner show {name}{db}",
         f"tuner report {name} --html report.html{db}",
     ]
@@ -244,6 +244,12 @@ def _server(evidence: Evidence) -> str:
     if engine != OWN_ENGINE:
         return f" --engine {quote(engine)}"
     return " --backend sim" if model == _SIMULATED else f" --model {quote(model)}"
+
+
+def _budget(evidence: Evidence) -> str:
+    """It decides how much traffic a run plays; a study from before it was kept does not say."""
+    budget_s = evidence.study.sizing.get("budget_s")
+    return f" --budget {budget_s:g}s" if budget_s else ""
 
 
 def _num_searched(evidence: Evidence) -> int:

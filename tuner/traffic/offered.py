@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from engine.core.errors import TraceError
@@ -53,6 +54,10 @@ class Traffic:
     build: Build
     held_out: str = ""
     num_fresh: int | None = None
+
+    def schedules(self, sizing: Sizing, study_seed: int) -> Callable[[int], Schedule]:
+        """The requests of each seed, for a target of this size; built once each."""
+        return cache(lambda seed: self.build(seed, sizing, study_seed))
 
 
 def is_profile(name: str) -> bool:
