@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.core.config import parse_config
 from engine.core.slo import Slo
-from tuner.budget import Budget
+from tuner.budget import Budget, check_affordable
 from tuner.errors import EngineError, Interrupted, StoreError, UnfinishedError
 from tuner.evaluation.live import LiveEvaluator, LiveServer
 from tuner.evaluation.simulated import SimulatedEvaluator
@@ -211,7 +211,7 @@ class _Session:
         if stored and study.engine == here:
             return Capacity.from_mapping(stored["capacity"])
         self._announcer.doing("measuring what this server can do")
-        probe = Probe(server, study.seed)
+        probe = Probe(server, study.seed, self._budget.longest_read_s)
         if stored:
             sized = Capacity.from_mapping(stored["capacity"])
             check_alike(study, sized, probe.measure(study.slo_pause_s), here)
@@ -251,6 +251,8 @@ class _Session:
         simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo, capacity.surroundings)
         predictor = None if capacity.unexplained else simulator
         runner = Runner(self._studies, study, live, self._announcer, predictor)
+        if leads and not runner.trials:
+            check_affordable(schedule_for(study.seed).duration_s, self._wanted.budget_s)
         plan = Plan(
             space=space,
             seed=study.seed,

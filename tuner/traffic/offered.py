@@ -18,13 +18,11 @@ from loadtests.traffic.recorded import Recorded, read_recorded
 from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule, Sizing
 from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace
+from tuner.budget import RUNS_PER_BUDGET
 from tuner.errors import TunerError
 from tuner.traffic.held_out import HeldOut, Part
 from tuner.traffic.windows import is_confirmed, searched_index
 
-# A study makes about this many full runs (baseline, rule of thumb, searches, confirmations); the rest of
-# its runs are stopped early.
-RUNS_PER_BUDGET = 11
 # A long prompt must freeze the streams for at least this many times the SLO when it is read whole, or
 # chunking would have nothing to show.
 _MIN_LONG_SLOS = 3.0
