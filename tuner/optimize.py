@@ -35,7 +35,7 @@ from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.runner import Runner
 from tuner.search.asker import Asker
 from tuner.search.limits import Floor, floor_of
-from tuner.search.search_space import SearchSpace
+from tuner.search_space import SearchSpace
 from tuner.server.config_setter import restoring
 from tuner.server.engine_client import EngineClient
 from tuner.server.served_model import model_info

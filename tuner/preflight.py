@@ -11,9 +11,9 @@ from typing import Any
 from loadtests.client.target import first_key
 from loadtests.errors import LoadTestError
 from loadtests.selftest.checks import run_selftest
+from tuner.announce import Announcer
 from tuner.errors import EngineError, StudyError, TunerError
 from tuner.paths import DatabaseLocation
-from tuner.reporting.announce import Announcer
 from tuner.server.engine_client import EngineClient, Keys
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.studies import Studies, now

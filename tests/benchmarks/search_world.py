@@ -31,7 +31,7 @@ from loadtests.traffic.schedule import Schedule
 from tuner.evaluation.evaluators import Evaluator, Measurement
 from tuner.evaluation.simulated import SimulatedEvaluator
 from tuner.evaluation.sizing import Capacity
-from tuner.search.search_space import SearchSpace, fixed_chunks
+from tuner.search_space import SearchSpace, fixed_chunks
 
 SLO_S = 0.5
 # About the default model on two CPU cores.

@@ -21,7 +21,7 @@ from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing
 from tuner.errors import EngineError
 from tuner.evaluation.live import LiveServer
 from tuner.evaluation.surroundings import Surroundings, surroundings_of
-from tuner.search.search_space import fixed_chunks, unchunked
+from tuner.search_space import fixed_chunks, unchunked
 
 _FIRST_PROBE_TOKENS = 64
 _LEAST_LONGEST_TOKENS = 256

@@ -15,7 +15,7 @@ from tuner.html_report.markup import commands, details, pair, paragraph, section
 from tuner.preflight import OWN_ENGINE
 from tuner.reporting.findings import config_of, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
 from tuner.reporting.terminal import in_seconds
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.server.engine_client import DEFAULT_URL
 from tuner.store.models import StudyStatus, TrialKind, TrialStatus
 from tuner.traffic.offered import is_profile

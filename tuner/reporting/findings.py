@@ -9,7 +9,7 @@ from typing import Any
 from engine.core.config import SchedulerConfig, parse_config
 from engine.core.quantiles import supported
 from tuner.reporting.terminal import in_seconds
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import TrialKind
 from tuner.store.rows import finite
 from tuner.trials import Outcome as Pooled

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tuner.reporting.announce import Announcer
+from tuner.announce import Announcer
 from tuner.runner import Runner
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import TrialKind
 from tuner.trials import Trial
 

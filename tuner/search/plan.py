@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.core.config import SchedulerConfig
 from tuner.search.limits import Floor
-from tuner.search.search_space import SearchSpace
+from tuner.search_space import SearchSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

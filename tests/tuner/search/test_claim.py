@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.config import SchedulerConfig
 from tuner.search.claim import claim_of, most_beyond
-from tuner.search.search_space import fixed_chunks
+from tuner.search_space import fixed_chunks
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
