@@ -109,17 +109,19 @@ class Watch:
         generation, decision = now.generation, evidence.decision
         if decision is Decision.TAKE_BACK:
             try:
-                now = self._take_back(before, generation, f"{evidence.num_bad} streams paused too long")
+                now = self._take_back(before, now, f"{evidence.num_bad} streams paused too long")
             except StaleConfigError:
                 return Applied(before, self._client.config(), generation, None, evidence, overtaken=True)
         else:
             self._client.keep(generation)
         return Applied(before, now, generation, decision, evidence)
 
-    def _take_back(self, before: LiveConfig, generation: int, why: str) -> LiveConfig:
-        """What was in force before is in force again, also when nobody had kept it."""
-        now = self._client.roll_back(generation, why)
-        if now.config != before.config:
+    def _take_back(self, before: LiveConfig, judged: LiveConfig, why: str) -> LiveConfig:
+        """What was in force before is in force again, also when nobody had kept it; what had been kept
+        before is, when the same config was in force already.
+        """
+        now = self._client.roll_back(judged.generation, why)
+        if before.config not in (now.config, judged.config):
             now = self._client.put_config(before.config, now.generation, why)
         return now
 

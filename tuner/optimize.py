@@ -5,23 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 from engine.core.config import parse_config
 from engine.core.slo import Slo
-from loadtests.traffic.schedule import Schedule, Sizing
-from tuner.budget import Budget
+from tuner.budget import Budget, check_affordable
 from tuner.errors import EngineError, Interrupted, StoreError, UnfinishedError
 from tuner.evaluation.live import LiveEvaluator, LiveServer
 from tuner.evaluation.simulated import SimulatedEvaluator
 from tuner.evaluation.sizing import Capacity, Probe
 from tuner.joining import Joined, check_alike, claim_engine, is_searching, leadership, study_to_join
-from tuner.paths import DatabaseLocation
 from tuner.preflight import (
     OWN_ENGINE,
+    Options,
     Wanted,
     check_load_client,
     check_model,
@@ -38,9 +35,9 @@ from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.runner import Runner
 from tuner.search.asker import Asker
 from tuner.search.limits import Floor, floor_of
-from tuner.search.search_space import SearchSpace
+from tuner.search_space import SearchSpace
 from tuner.server.config_setter import restoring
-from tuner.server.engine_client import EngineClient, Keys
+from tuner.server.engine_client import EngineClient
 from tuner.server.served_model import model_info
 from tuner.serving import EngineChoice, serving
 from tuner.store.claims import Claims, claims_of
@@ -53,28 +50,6 @@ from tuner.traffic.offered import Traffic
 from tuner.transfer import find_earlier, measure_or_reuse
 
 _POLL_S = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a study is done, besides what it is about.
-
-    Attributes:
-        num_trials: live search trials at most.
-        num_simulated: configs tried in the simulator first; 0 leaves it out.
-        selftest: check the load client first.
-        workers: load processes of each run.
-        fresh: use nothing that earlier studies know.
-    """
-
-    location: DatabaseLocation
-    num_trials: int
-    keys: Keys = Keys()
-    num_simulated: int = 300
-    replicates: int = 3
-    selftest: bool = True
-    workers: int = 1
-    fresh: bool = False
 
 
 def optimize(
@@ -236,7 +211,7 @@ class _Session:
         if stored and study.engine == here:
             return Capacity.from_mapping(stored["capacity"])
         self._announcer.doing("measuring what this server can do")
-        probe = Probe(server, study.seed)
+        probe = Probe(server, study.seed, self._budget.longest_read_s)
         if stored:
             sized = Capacity.from_mapping(stored["capacity"])
             check_alike(study, sized, probe.measure(study.slo_pause_s), here)
@@ -244,8 +219,8 @@ class _Session:
         known = None if self._options.fresh else find_earlier(self._studies, study)
         capacity, sizing = measure_or_reuse(known, probe, study.slo_pause_s, self._announcer)
         announce_capacity(capacity, self._announcer)
-        base = server.setter.original.config.to_mapping()
-        self._studies.update(study, sizing=sizing | {"scale": traffic.scale, "base": base})
+        base, asked = server.setter.original.config.to_mapping(), {"budget_s": self._wanted.budget_s}
+        self._studies.update(study, sizing=sizing | asked | {"scale": traffic.scale, "base": base})
         return capacity
 
     # -- the study -------------------------------------------------------------------------------------
@@ -261,7 +236,7 @@ class _Session:
         leads: bool = True,
     ) -> Search:
         sizing = capacity.sizing(study.slo_pause_s, traffic.long_prefill_slos)
-        schedule_for = _schedules(traffic, sizing, study.seed)
+        schedule_for = traffic.schedules(sizing, study.seed)
         if leads:
             announce_traffic(schedule_for(study.seed), self._announcer)
             if traffic.held_out:
@@ -276,6 +251,8 @@ class _Session:
         simulator = SimulatedEvaluator(schedule_for, capacity.costs, model, slo, capacity.surroundings)
         predictor = None if capacity.unexplained else simulator
         runner = Runner(self._studies, study, live, self._announcer, predictor)
+        if leads and not runner.trials:
+            check_affordable(schedule_for(study.seed).duration_s, self._wanted.budget_s)
         plan = Plan(
             space=space,
             seed=study.seed,
@@ -285,6 +262,7 @@ class _Session:
             try_first=tuple(map(parse_config, study.sizing.get("try_first", ()))),
             expected_run_s=schedule_for(study.seed).duration_s,
             floor=_floor(capacity, traffic, server),
+            num_fresh=traffic.num_fresh,
         )
         # Helpers that begin with as many trials seen must not make the same picks.
         seed = study.seed if leads else study.seed + os.getpid()
@@ -305,11 +283,3 @@ class _Session:
 def _floor(capacity: Capacity, traffic: Traffic, server: LiveServer) -> Floor:
     model = model_info(server.client.model_entry(), capacity.context_tokens)
     return floor_of(capacity.costs, capacity.stall_floor_s, model.one_pass, traffic.num_streams)
-
-
-def _schedules(traffic: Traffic, sizing: Sizing, study_seed: int) -> Callable[[int], Schedule]:
-    @cache
-    def schedule_for(seed: int) -> Schedule:
-        return traffic.build(seed, sizing, study_seed)
-
-    return schedule_for

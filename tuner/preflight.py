@@ -11,8 +11,9 @@ from typing import Any
 from loadtests.client.target import first_key
 from loadtests.errors import LoadTestError
 from loadtests.selftest.checks import run_selftest
+from tuner.announce import Announcer
 from tuner.errors import EngineError, StudyError, TunerError
-from tuner.reporting.announce import Announcer
+from tuner.paths import DatabaseLocation
 from tuner.server.engine_client import EngineClient, Keys
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.studies import Studies, now
@@ -42,6 +43,28 @@ class Wanted:
     backend: str
     seed: int
     name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a study is done, besides what it is about.
+
+    Attributes:
+        num_trials: live search trials at most.
+        num_simulated: configs tried in the simulator first; 0 leaves it out.
+        selftest: check the load client first.
+        workers: load processes of each run.
+        fresh: use nothing that earlier studies know.
+    """
+
+    location: DatabaseLocation
+    num_trials: int
+    keys: Keys = Keys()
+    num_simulated: int = 300
+    replicates: int = 3
+    selftest: bool = True
+    workers: int = 1
+    fresh: bool = False
 
 
 def find_study(studies: Studies, wanted: Wanted) -> StudyRow | None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from statistics import median
 
 from engine.core.config import SchedulerConfig
+from tuner.announce import Announcer
 from tuner.evaluation.evaluators import Evaluator, Measurement
-from tuner.reporting.announce import Announcer
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import StudyRow, TrialKind, TrialRow, TrialStatus
 from tuner.store.rows import finite
 from tuner.store.studies import Studies

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tuner.announce import Announcer
 from tuner.evaluation.live import LiveServer
 from tuner.preflight import connect
-from tuner.reporting.announce import Announcer
 from tuner.server.engine_client import EngineClient, Keys
 from tuner.server.own_engine import own_engine
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engine.core.config import SchedulerConfig
+from tuner.announce import Announcer
 from tuner.budget import Budget
 from tuner.errors import Interrupted, TunerError
-from tuner.reporting.announce import Announcer
 from tuner.runner import Runner, relative_error
 from tuner.search.asker import Asker
 from tuner.search.claim import Claim, claim_of
@@ -20,8 +20,8 @@ from tuner.search.limits import IMPOSSIBLE_HELP, Bound, Floor, bound_of
 from tuner.search.live import LiveSearch
 from tuner.search.plan import Plan
 from tuner.search.prescreen import Prescreen
-from tuner.search.search_space import MIN_CHUNK_TOKENS, fixed_chunks, unchunked
 from tuner.search.state import Knowledge, numbers_of
+from tuner.search_space import MIN_CHUNK_TOKENS, fixed_chunks, unchunked
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Outcome, Trial, pool
 
@@ -262,7 +262,9 @@ class Search:
         round_ = self._runner.study.round
         spoiled = (TrialStatus.INVALID, TrialStatus.LOST)
         tried = [t for t in self._runner.trials if t.kind is TrialKind.CONFIRM and t.round == round_]
-        return claim_of(verdict.runs, [t for t in tried if t.status not in spoiled], verdict.narrow)
+        return claim_of(
+            verdict.runs, [t for t in tried if t.status not in spoiled], self._plan.num_fresh, verdict.narrow
+        )
 
     def _bound(self, smallest: Outcome) -> Bound:
         standing = self._knowledge.race().of(smallest.config)

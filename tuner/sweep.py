@@ -13,12 +13,12 @@ from engine.core.report import chunking_efficiency, prefill_overhead, ttft, wors
 from loadtests.errors import LoadTestError
 from loadtests.run import run_load
 from loadtests.traffic.schedule import Schedule, ScheduledRequest
+from tuner.announce import Announcer
 from tuner.errors import EngineError
 from tuner.evaluation.live import LiveServer
 from tuner.evaluation.sizing import Capacity
-from tuner.reporting.announce import Announcer
 from tuner.reporting.terminal import in_seconds
-from tuner.search.search_space import fixed_chunks, unchunked
+from tuner.search_space import fixed_chunks, unchunked
 
 DEFAULT_CHUNKS = (None, 2048, 1024, 512, 256)
 SMALLEST_TOKENS = 32

@@ -9,8 +9,8 @@ from typing import Any
 
 from engine.core.config import SchedulerConfig, parse_config
 from engine.core.errors import ConfigError
+from tuner.announce import Announcer
 from tuner.evaluation.sizing import Capacity, Probe
-from tuner.reporting.announce import Announcer
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.studies import Studies
 

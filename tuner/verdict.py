@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 # Wald's sequential test of 1 % against 10 % bad streams with errors of 5 % and 10 %. Each step is the
-# logarithm of the likelihood ratio. 24 good streams keep a config; 2 bad among the first 17 take it back.
+# logarithm of the likelihood ratio. 24 good streams keep a config; 2 bad among the first 19 take it back.
 # Source: A. Wald, "Sequential tests of statistical hypotheses", Ann. Math. Statist. 16 (1945).
 BAD_STEP = 2.30
 GOOD_STEP = -0.095

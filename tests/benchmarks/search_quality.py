@@ -29,14 +29,14 @@ import optuna
 from engine.core.config import SchedulerConfig
 from engine.core.quantiles import nearest_rank
 from tests.benchmarks.search_world import TRAFFICS, VirtualServer, World
+from tuner.announce import Silence
 from tuner.budget import Budget
 from tuner.evaluation.evaluators import Measurement
 from tuner.paths import locate_database
-from tuner.reporting.announce import Silence
 from tuner.runner import Runner
 from tuner.search.asker import Asker
 from tuner.search.objective import ABORT_RATIO, PENALTY_S
-from tuner.search.search_space import MIN_CHUNK_TOKENS, fixed_chunks
+from tuner.search_space import MIN_CHUNK_TOKENS, fixed_chunks
 from tuner.store.database import open_database
 from tuner.store.models import StudyRow
 from tuner.store.studies import Studies, now

@@ -21,7 +21,6 @@ from engine.core.cost_model import CostModel
 from engine.core.executor import ModelInfo
 from engine.core.quantiles import nearest_rank
 from engine.core.report import is_long, scored_ttft, summarise
-from engine.core.request import Request
 from engine.core.slo import Slo
 from engine.sim.simulate import simulate
 from loadtests.traffic.offered_load import build_schedule
@@ -29,9 +28,9 @@ from loadtests.traffic.profile import Profile
 from loadtests.traffic.profiles import load_profile
 from loadtests.traffic.schedule import Schedule
 from tuner.evaluation.evaluators import Evaluator, Measurement
-from tuner.evaluation.simulated import SimulatedEvaluator
+from tuner.evaluation.simulated import SimulatedEvaluator, arrivals
 from tuner.evaluation.sizing import Capacity
-from tuner.search.search_space import SearchSpace, fixed_chunks
+from tuner.search_space import SearchSpace, fixed_chunks
 
 SLO_S = 0.5
 # About the default model on two CPU cores.
@@ -147,21 +146,11 @@ class World:
     def play(self, config: SchedulerConfig, seed: int, noise: Noise, limit_s: float | None) -> Measurement:
         """One run on the server."""
         schedule = self.schedule_for(seed)
-        arrivals = [
-            Request(id=r.id, prompt=range(r.prompt_tokens), max_tokens=r.max_tokens, arrived_at_s=r.at_s)
-            for r in schedule.requests
-        ]
         measured = {request.id for request in schedule.requests if request.measured}
         run = simulate(
-            arrivals,
-            config,
-            self.costs,
-            MODEL,
-            noise=noise,
-            abort_pause_s=limit_s,
-            watched=measured,
-            with_history=False,
-        )
+            arrivals(schedule), config, self.costs, MODEL,
+            noise=noise, abort_pause_s=limit_s, watched=measured, with_history=False,
+        )  # fmt: skip
         records = tuple(record for record in run.records if record.id in measured)
         long = schedule.long_prompt_tokens
         return Measurement(

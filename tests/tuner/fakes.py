@@ -13,15 +13,15 @@ from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.records import ContentEvent, Outcome, RequestRecord
 from engine.core.report import summarise
 from engine.core.slo import Slo
+from tuner.announce import Silence
 from tuner.budget import Budget
 from tuner.errors import Interrupted
 from tuner.evaluation.evaluators import Evaluator, Measurement
 from tuner.paths import locate_database
-from tuner.reporting.announce import Silence
 from tuner.runner import Runner
 from tuner.search.asker import Asker
-from tuner.search.search_space import SearchSpace
 from tuner.search.state import Knowledge
+from tuner.search_space import SearchSpace
 from tuner.store.claims import Alone, Claims, FileClaims
 from tuner.store.database import open_database
 from tuner.store.models import StudyRow

@@ -45,6 +45,14 @@ def test_what_nobody_had_kept_is_taken_back_to_as_well() -> None:
     assert engine.config == before
 
 
+def test_a_config_that_was_in_force_already_is_not_what_it_is_taken_back_to() -> None:
+    engine = FakeEngine()
+    kept = engine.config
+    engine.client().put_config(CONFIG, 1, "a watch that was interrupted")
+    engine.upcoming = [(BAD, True), (BAD, True)]
+    assert watch(engine).now.config == kept
+
+
 def test_clean_streams_keep_the_config() -> None:
     engine = FakeEngine()
     engine.upcoming = [(GOOD, True)] * 24
@@ -126,3 +134,13 @@ def test_the_sequential_test_needs_24_clean_streams() -> None:
 def test_a_server_without_our_routes_is_not_ours() -> None:
     with pytest.raises(EngineError, match="not an Evenflow engine"):
         FakeEngine().client().check()
+
+
+@pytest.mark.parametrize(("num_good", "decision"), [(17, Decision.TAKE_BACK), (18, Decision.UNDECIDED)])
+def test_two_bad_streams_among_the_first_nineteen_take_a_config_back(
+    num_good: int, decision: Decision
+) -> None:
+    evidence = Evidence()
+    for pause_s in [GOOD] * num_good + [BAD] * 2:
+        evidence = evidence.add(pause_s, 0.5)
+    assert evidence.decision is decision

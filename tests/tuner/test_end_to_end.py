@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.tuner.engines import quick_optimize, read_json, run_tuner, sim_engine, start_tuner
+from tests.tuner.engines import QUICK_PROFILE, quick_optimize, read_json, run_tuner, sim_engine, start_tuner
 
 ROW = {"config", "long_ttft_p95_s", "worst_pause_s", "shed_rate"}
 
@@ -194,6 +195,16 @@ def test_a_trace_is_replayed(tmp_path: Path) -> None:
     answer = read_json(out)
     assert answer["counts"]["completed"] == 5
     assert answer["long_ttft_n"] == 1
+
+
+def test_runs_longer_than_the_budget_are_refused_before_the_first(tmp_path: Path) -> None:
+    profile = tmp_path / "long.yaml"
+    quick = QUICK_PROFILE.read_text(encoding="utf-8")
+    profile.write_text(re.sub(r"(?m)^duration:.*", "duration: 90000", quick), encoding="utf-8")
+    code, out, err = run_tuner(tmp_path, *quick_optimize("--profile", str(profile), "--budget", "20s"))
+    assert (code, out) == (1, "")
+    assert "more than the budget of 20 s" in err.strip().splitlines()[-1]
+    assert "give --budget" in err
 
 
 def test_an_slo_below_a_decode_step_is_out_of_reach(tmp_path: Path) -> None:

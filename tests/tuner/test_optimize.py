@@ -8,9 +8,9 @@ from loadtests.selftest.checks import Check, SelftestResult
 from tuner import optimize as module
 from tuner import preflight
 from tuner.errors import TunerError
-from tuner.optimize import Options, optimize
+from tuner.optimize import optimize
 from tuner.paths import locate_database
-from tuner.preflight import Wanted
+from tuner.preflight import Options, Wanted
 from tuner.reporting.terminal import TerminalAnnouncer
 
 

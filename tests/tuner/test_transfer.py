@@ -9,9 +9,9 @@ from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
 from tests.tuner.engines import sim_engine
 from tests.tuner.fakes import FakeServer, StudyBench
+from tuner.announce import Silence
 from tuner.evaluation.live import LiveServer
 from tuner.evaluation.sizing import Capacity, Probe
-from tuner.reporting.announce import Silence
 from tuner.server.engine_client import EngineClient
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.studies import Studies, now

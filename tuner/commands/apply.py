@@ -14,7 +14,7 @@ from tuner.apply import Applied, Watch
 from tuner.errors import EXIT_FAILED, StudyError
 from tuner.paths import DatabaseLocation, locate_database
 from tuner.preflight import connect
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.server.engine_client import Keys
 from tuner.store.database import open_database
 from tuner.store.models import ApplyRow, StudyRow

@@ -10,9 +10,9 @@ from rich.console import Console
 from tuner.commands.apply import put_winner
 from tuner.errors import EXIT_NO_CONFIG, UsageError
 from tuner.joining import Joined
-from tuner.optimize import Options, optimize
+from tuner.optimize import optimize
 from tuner.paths import locate_database
-from tuner.preflight import Wanted
+from tuner.preflight import Options, Wanted
 from tuner.reporting.report import no_config_line, to_json, to_text, verdict_lines
 from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.server.engine_client import Keys

@@ -17,7 +17,7 @@ from tuner.reporting.findings import so_far, summary_of
 from tuner.reporting.report import verdict_lines
 from tuner.reporting.terminal import in_seconds
 from tuner.reporting.text_plot import Mark, text_plot
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.database import open_database
 from tuner.store.models import PredictionRow, StudyRow, TrialKind, TrialRow, TrialStatus
 from tuner.store.studies import Studies

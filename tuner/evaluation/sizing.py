@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing
 from tuner.errors import EngineError
 from tuner.evaluation.live import LiveServer
 from tuner.evaluation.surroundings import Surroundings, surroundings_of
-from tuner.search.search_space import fixed_chunks, unchunked
+from tuner.search_space import fixed_chunks, unchunked
 
 _FIRST_PROBE_TOKENS = 64
 _LEAST_LONGEST_TOKENS = 256
@@ -93,14 +94,16 @@ class Probe:
 
     Args:
         seed: of the prompts.
+        longest_read_s: probes grow no further, however long a pause is allowed.
     """
 
-    def __init__(self, server: LiveServer, seed: int) -> None:
+    def __init__(self, server: LiveServer, seed: int, longest_read_s: float = math.inf) -> None:
         self._server = server
         self._client = server.client
         self._setter = server.setter
         self._base = server.setter.original.config
         self._seed = seed
+        self._longest_read_s = longest_read_s
         self._num_probes = 0
         self._records: list[StepRecord] = []
         self._seen: list[RequestRecord] = []  # by the client, of the probe streams
@@ -118,7 +121,8 @@ class Probe:
         if context_tokens is None:
             raise EngineError(f"{self._client.url} does not say how long its model's context is")
         self._setter.put(unchunked(self._base), "sizing: unchunked")
-        longest = self._grow(_ENOUGH_SLOS * slo_pause_s, context_tokens // 2)
+        enough_s = min(_ENOUGH_SLOS * slo_pause_s, self._longest_read_s)
+        longest = self._grow(enough_s, context_tokens // 2)
         generation = self._probe_chunks(longest)
         self._stream(longest, generation)
         fit = self._fit()

@@ -10,7 +10,7 @@ from engine.core.config import SchedulerConfig
 from tuner.evaluation.sizing import Capacity
 from tuner.html_report.lanes import LongPrompt, Run, long_prompts, run_of
 from tuner.reporting.findings import config_of, so_far
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import ApplyRow, PredictionRow, StudyRow, TrialKind, TrialRow
 from tuner.store.studies import Studies
 from tuner.trials import Trial

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.reporting.terminal import in_seconds
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 

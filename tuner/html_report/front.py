@@ -10,7 +10,7 @@ from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, about, axis, legend, limit_line, seconds_axis
 from tuner.reporting.findings import config_of, name_of, ttft_title
 from tuner.reporting.terminal import in_seconds
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import PredictionRow, TrialKind, TrialStatus
 from tuner.trials import Trial
 

@@ -15,7 +15,7 @@ from tuner.html_report.markup import commands, details, pair, paragraph, section
 from tuner.preflight import OWN_ENGINE
 from tuner.reporting.findings import config_of, rows_of, sentence_of, tested_of, ttft_title, unmeasured_of
 from tuner.reporting.terminal import in_seconds
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.server.engine_client import DEFAULT_URL
 from tuner.store.models import StudyStatus, TrialKind, TrialStatus
 from tuner.traffic.offered import is_profile
@@ -209,7 +209,7 @@ def repeat_section(evidence: Evidence, db_option: str) -> str:
     db = f" --db {quote(db_option)}" if db_option else ""
     again = [
         f"tuner optimize --slo-pause {study.slo_pause_s:g}s {_traffic(evidence)} --seed {study.seed}"
-        f" --trials {_num_searched(evidence)}{_server(evidence)}{db}",
+        f" --trials {_num_searched(evidence)}{_budget(evidence)}{_server(evidence)}{db}",
         f"tuner show {name}{db}",
         f"tuner report {name} --html report.html{db}",
     ]
@@ -244,6 +244,12 @@ def _server(evidence: Evidence) -> str:
     if engine != OWN_ENGINE:
         return f" --engine {quote(engine)}"
     return " --backend sim" if model == _SIMULATED else f" --model {quote(model)}"
+
+
+def _budget(evidence: Evidence) -> str:
+    """It decides how much traffic a run plays; a study from before it was kept does not say."""
+    budget_s = evidence.study.sizing.get("budget_s")
+    return f" --budget {budget_s:g}s" if budget_s else ""
 
 
 def _num_searched(evidence: Evidence) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from engine.core.config import SchedulerConfig, parse_config
 from engine.core.quantiles import supported
 from tuner.reporting.terminal import in_seconds
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import TrialKind
 from tuner.store.rows import finite
 from tuner.trials import Outcome as Pooled
@@ -48,11 +48,12 @@ def rows_of(result: Mapping[str, Any]) -> list[Row]:
     if rule := result.get("rule_of_thumb"):
         rows.append(_row(f"rule of thumb ({rule['config']['prefill_chunk_tokens']} tokens)", rule, slo_s))
     if winner := result.get("winner"):
-        note = f"{winner['replicates']} confirmations on fresh traffic"
+        fresh = (result.get("claim") or {}).get("num_windows", 1)
+        note = f"{winner['replicates']} confirmations on {'fresh' if fresh else 'the same'} traffic"
         rows.append(_row(f"winner ({name_of(winner)})", winner, slo_s, note))
     elif best := result.get("best_so_far"):
         rows.append(_row(f"best so far ({name_of(best)})", best, slo_s, "not confirmed"))
-    elif smallest := result.get("smallest_pause"):
+    elif (smallest := result.get("smallest_pause")) and smallest["replicates"]:
         rows.append(_row(f"smallest pause ({name_of(smallest)})", smallest, slo_s))
     return rows
 
@@ -137,11 +138,14 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
         runs = result["live_trials"]
         return [f"{runs} live run{' has' if runs == 1 else 's have'} ended so far."]
     shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
+    if not shown["replicates"]:
+        return ["Nothing was tested: what the server's steps take alone rules it out."]
     each = shown["requests"] // max(1, shown["replicates"])
     said = [f"Tested: {shown['replicates']} × {each} requests after {result['live_trials']} live runs."]
-    if result.get("winner"):
+    claim = result.get("claim")
+    if claim and claim.get("num_windows", 1):
         said.append("The rows above the winner's are one run each, of other requests of the same kind.")
-    if claim := result.get("claim"):
+    if claim:
         said += _claimed(claim, result["slo_pause_s"])
     if aside := result.get("set_aside"):
         said.append(
@@ -159,8 +163,8 @@ def _claimed(claim: Mapping[str, Any], slo_s: float) -> list[str]:
     candidates = claim.get("num_candidates", 1)
     all_of_them = f", for the {candidates} configs that were tried on it" if candidates > 1 else ""
     said = [
-        f"On traffic that the search had not seen, none of {claim['num_streams']} streams paused longer than "
-        f"{slo_s:g} s, the longest {claim['longest_pause_s']:.2f} s: with 95 % confidence at most "
+        f"{_played(claim)}, none of {claim['num_streams']} streams paused longer than {slo_s:g} s, the "
+        f"longest {claim['longest_pause_s']:.2f} s: with 95 % confidence at most "
         f"{claim['most_beyond']:.1%} of such streams do (exact binomial bound, streams taken as "
         f"independent{all_of_them})."
     ]
@@ -173,6 +177,17 @@ def _claimed(claim: Mapping[str, Any], slo_s: float) -> list[str]:
     if claim.get("narrow"):
         said.append("It keeps the SLO narrowly: by how much runs differ here, a later one may not.")
     return said
+
+
+def _played(claim: Mapping[str, Any]) -> str:
+    """What traffic it was."""
+    windows, runs = claim.get("num_windows", claim["num_runs"]), claim["num_runs"]
+    if not windows:
+        return f"On the very requests that were searched on, {runs} times over"
+    if windows < runs:
+        some = "1 window" if windows == 1 else f"{windows} windows"
+        return f"On {some} of traffic that the search had not seen, in {runs} runs"
+    return "On traffic that the search had not seen"
 
 
 def unmeasured_of(result: Mapping[str, Any]) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from loadtests.traffic.schedule import Schedule, uncached_tokens
+from tuner.announce import Announcer
 from tuner.evaluation.sizing import Capacity
-from tuner.reporting.announce import Announcer
 from tuner.search.limits import Floor
 
 _BUSY_ERROR = 0.35

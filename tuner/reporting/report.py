@@ -77,14 +77,17 @@ def to_text(subject: Subject, result: Result, engine: str | None = None, db: str
 def verdict_lines(stored: Mapping[str, Any]) -> list[str]:
     """The table, the sentence and what was tested, of the object that `to_json` gives."""
     tested = " ".join(tested_of(stored))
-    return [*_table(stored), "", sentence_of(stored), tested, *unmeasured_of(stored)]
+    return [*_table(stored), sentence_of(stored), tested, *unmeasured_of(stored)]
 
 
 def _table(stored: Mapping[str, Any]) -> list[str]:
+    """With an empty line after it; nothing when nothing was run."""
     rows = rows_of(stored)
+    if not rows:
+        return []
     width = max(len(row.name) for row in rows) + 2
     header = f"  {'':<{width}}{ttft_title(stored):>15}{'worst pause':>15}{'refused':>10}"
-    return [header, *(_line(row, width) for row in rows)]
+    return [header, *(_line(row, width) for row in rows), ""]
 
 
 def _line(row: Row, width: int) -> str:

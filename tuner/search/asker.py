@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from engine.core.config import SchedulerConfig
 from tuner.search.objective import Score
 from tuner.search.sampler import make_sampler
-from tuner.search.search_space import SearchSpace
+from tuner.search_space import SearchSpace
 
 _STARTUP_TRIALS = 5
 

@@ -18,10 +18,12 @@ class Claim:
     Attributes:
         num_streams: answers of at least two tokens: those that can pause.
         longest_pause_s: of all of them.
+        num_windows: different windows that the runs played; 0 when there was none but the one that was
+            searched on.
         num_candidates: configs that were tried on fresh traffic, the winner among them.
         most_beyond: with `CONFIDENCE` for all candidates together, at most this share of streams pauses
-            longer than the SLO: the exact binomial bound after none of `num_streams` did. It takes streams as
-            independent.
+            longer than the SLO: the exact binomial bound after no stream of the different windows did. It
+            takes streams as independent.
         num_accidents: the winner's runs on fresh traffic that were set aside and made again; the numbers
             above leave them out.
         longest_accident_s: the longest pause of those.
@@ -32,6 +34,7 @@ class Claim:
     num_requests: int
     num_streams: int
     longest_pause_s: float
+    num_windows: int
     num_candidates: int
     most_beyond: float
     num_accidents: int = 0
@@ -39,24 +42,31 @@ class Claim:
     narrow: bool = False
 
 
-def claim_of(runs: Sequence[Trial], tried: Sequence[Trial], narrow: bool = False) -> Claim:
+def claim_of(
+    runs: Sequence[Trial], tried: Sequence[Trial], num_fresh: int | None = None, narrow: bool = False
+) -> Claim:
     """The claim after runs of which every stream kept the SLO; the run that selected the config is not among
     them.
 
     Args:
         tried: all runs on fresh traffic, of every candidate, whatever became of them.
+        num_fresh: different windows that there were; None where every run has one of its own.
     """
     own = [trial for trial in tried if trial.config == runs[0].config]
     accidents = [trial for trial in own if trial.status is TrialStatus.SUSPECT]
     candidates = len({trial.config for trial in tried})
     streams = sum(run.num_streams for run in runs)
+    windows = len(runs) if num_fresh is None else min(num_fresh, len(runs))
+    # Who plays a window again meets no new streams.
+    different = streams * max(1, windows) // len(runs)
     return Claim(
         num_runs=len(runs),
         num_requests=sum(run.num_requests for run in runs),
         num_streams=streams,
         longest_pause_s=max((run.worst_pause_s or 0.0 for run in runs), default=0.0),
+        num_windows=windows,
         num_candidates=candidates,
-        most_beyond=most_beyond(streams, candidates),
+        most_beyond=most_beyond(different, candidates),
         num_accidents=len(accidents),
         longest_accident_s=max((trial.worst_pause_s or 0.0 for trial in accidents), default=0.0),
         narrow=narrow,

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.core.config import SchedulerConfig
-from tuner.reporting.announce import Announcer
+from tuner.announce import Announcer
 from tuner.search.objective import score
 from tuner.search.race import Race, Standing
-from tuner.search.search_space import describe
 from tuner.search.state import Knowledge
+from tuner.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.traffic.windows import confirmed_seed
 from tuner.trials import Trial

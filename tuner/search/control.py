@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tuner.reporting.announce import Announcer
+from tuner.announce import Announcer
 from tuner.runner import Runner
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import TrialKind
 from tuner.trials import Trial
 
@@ -52,12 +52,13 @@ class DriftControl:
         ratio = _ratio(before, kept[-1])
         self._announcer.warn(
             f"this machine takes {ratio:.2f} times as long as when the search began (heat, or another "
-            "program): runs from before are set aside, and the search goes on from what it is now"
+            "program that came or went): runs from before are set aside, and the search goes on from what it "
+            "is now"
         )
         numbers = {trial.number for trial in kept}
         for trial in list(self._runner.trials):
             if trial.kind is TrialKind.SEARCH and trial.number not in numbers and trial.is_complete:
-                self._runner.set_aside(trial, f"measured before the machine became {ratio:.2f} times slower")
+                self._runner.set_aside(trial, f"measured before everything took {ratio:.2f} times as long")
 
 
 def _differ(before: Trial, again: Trial, spread: float) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from engine.core.cost_model import CostModel, Work
-from tuner.search.search_space import MIN_CHUNK_TOKENS
+from tuner.search_space import MIN_CHUNK_TOKENS
 from tuner.trials import Outcome
 
 # Smaller pauses than predicted by this share are measured now and then; so much below the SLO is refused.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.core.config import SchedulerConfig
-from tuner.reporting.announce import Announcer
+from tuner.announce import Announcer
 from tuner.search.asker import Asker
 from tuner.search.control import DriftControl
 from tuner.search.race import LEAST_GAIN

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.core.config import SchedulerConfig
 from tuner.search.limits import Floor
-from tuner.search.search_space import SearchSpace
+from tuner.search_space import SearchSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class Plan:
         try_first: configs that did well elsewhere, worth a live trial each before anything else is tried.
         expected_run_s: a run's length until one has been made.
         floor: what no config can go below; None when it was not measured.
+        num_fresh: different windows that there are to confirm on; None where every seed is one.
     """
 
     space: SearchSpace
@@ -33,6 +34,7 @@ class Plan:
     try_first: tuple[SchedulerConfig, ...] = ()
     expected_run_s: float = 30.0
     floor: Floor | None = None
+    num_fresh: int | None = None
 
     @property
     def slo_pause_s(self) -> float:

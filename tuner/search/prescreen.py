@@ -19,7 +19,7 @@ from engine.core.report import TrialSummary, is_long, scored_ttft
 from tuner.evaluation.evaluators import Evaluator, Measurement
 from tuner.search.objective import PENALTY_S, lost_rate
 from tuner.search.sampler import make_sampler
-from tuner.search.search_space import SearchSpace, scaled
+from tuner.search_space import SearchSpace, scaled
 from tuner.traffic.windows import simulated_seed
 
 # Simulated windows go on beyond the SLO by so much: what the simulator thinks too slow may keep it.

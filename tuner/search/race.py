@@ -11,7 +11,7 @@ from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.search.objective import Allowed, Score, score
 from tuner.search.outlook import Expected, Outlook, Place, Seen
 from tuner.search.prescreen import Prediction
-from tuner.search.search_space import SearchSpace, num_changes
+from tuner.search_space import SearchSpace, num_changes
 from tuner.store.models import TrialStatus
 from tuner.trials import Trial
 

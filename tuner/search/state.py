@@ -9,7 +9,7 @@ from tuner.search.objective import ABORT_RATIO, Allowed, Score, score
 from tuner.search.plan import Plan
 from tuner.search.prescreen import Prescreen
 from tuner.search.race import Race
-from tuner.search.search_space import describe
+from tuner.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 

@@ -53,6 +53,11 @@ class HeldOut:
         return self._part(self._unmet, starts[index % len(starts)])
 
     @property
+    def num_windows(self) -> int:
+        """Different windows for the confirmation; 0 when it plays what the search played."""
+        return int(self._can_split) if self._is_split else len(self._later[::2])
+
+    @property
     def note(self) -> str:
         """What is held out, in words; a warning where nothing can be."""
         if not self._is_split:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from engine.core.errors import TraceError
@@ -17,13 +18,11 @@ from loadtests.traffic.recorded import Recorded, read_recorded
 from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule, Sizing
 from loadtests.traffic.trace_profiles import build_trace_schedule, find_trace
+from tuner.budget import RUNS_PER_BUDGET
 from tuner.errors import TunerError
 from tuner.traffic.held_out import HeldOut, Part
 from tuner.traffic.windows import is_confirmed, searched_index
 
-# A study makes about this many full runs (baseline, rule of thumb, searches, confirmations); the rest of
-# its runs are stopped early.
-RUNS_PER_BUDGET = 11
 # A long prompt must freeze the streams for at least this many times the SLO when it is read whole, or
 # chunking would have nothing to show.
 _MIN_LONG_SLOS = 3.0
@@ -42,8 +41,8 @@ class Traffic:
             the length of an `auto` prompt in pause SLOs, of a trace the seconds that are replayed.
         long_prefill_slos: for `Capacity.sizing`.
         build: the schedule of a seed, in a study of the other seed.
-        held_out: what a recorded trace keeps for the confirmation, in words; empty for a profile, of which
-            every seed is fresh.
+        held_out: what a recorded trace keeps for the confirmation, in words; empty where every seed is fresh.
+        num_fresh: different windows that can be confirmed on; None where every seed is one.
     """
 
     name: str
@@ -52,6 +51,11 @@ class Traffic:
     long_prefill_slos: float
     build: Build
     held_out: str = ""
+    num_fresh: int | None = None
+
+    def schedules(self, sizing: Sizing, study_seed: int) -> Callable[[int], Schedule]:
+        """The requests of each seed, for a target of this size; built once each."""
+        return cache(lambda seed: self.build(seed, sizing, study_seed))
 
 
 def is_profile(name: str) -> bool:
@@ -88,7 +92,8 @@ def _trace_profile_traffic(
     recorded = read_recorded(find_trace(trace.file))
     window_s = scale or min(profile.duration, budget_s / RUNS_PER_BUDGET)
     build = _refusing(lambda seed, sizing, _: build_trace_schedule(profile, recorded, seed, sizing, window_s))
-    return Traffic(profile.name, 1, window_s, profile.long_prefill_slos, build)
+    note = "the profile replays its trace's beginning: confirmed on the very requests that it is searched on"
+    return Traffic(profile.name, 1, window_s, profile.long_prefill_slos, build, note, num_fresh=0)
 
 
 def _refusing(build: Build) -> Build:
@@ -137,7 +142,7 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
             part = parts.searched(searched_index(seed, study_seed))
         return _build_replay(part, seed, sizing, window_s, name)
 
-    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, _refusing(build), parts.note)
+    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, _refusing(build), parts.note, parts.num_windows)
 
 
 def recorded_trace(path: str) -> Recorded:

@@ -112,9 +112,11 @@ def test_it_says_what_was_found_and_how_to_have_it_again(found: str) -> None:
 
 def test_commands_stand_as_they_are_to_be_typed(tmp_path: Path) -> None:
     bench = sim_bench(tmp_path)
-    bench.studies.update(bench.study, profile="my monday.jsonl", engine="http://10.0.0.1:8080")
+    bench.studies.update(
+        bench.study, profile="my monday.jsonl", engine="http://10.0.0.1:8080", sizing={"budget_s": 90.0}
+    )
     said = words(page(evidence_of(bench), "my studies.db"))
-    assert "--replay 'my monday.jsonl' --seed 1 --trials 4 --engine http://10.0.0.1:8080" in said
+    assert "--replay 'my monday.jsonl' --seed 1 --trials 4 --budget 90s --engine http://10.0.0.1:8080" in said
     assert "tuner show bench --db 'my studies.db'" in said
     assert "tuner rollback --to http://10.0.0.1:8080" in said
 

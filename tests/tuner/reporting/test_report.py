@@ -3,8 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.tuner.fakes import FakeServer, StudyBench
+import pytest
+
+from engine.core.config import SchedulerConfig
+from tests.tuner.fakes import FakeClock, FakeServer, StudyBench
+from tuner.reporting import findings
 from tuner.reporting.report import Subject, no_config_line, to_json, to_text
+from tuner.search.limits import Floor
+from tuner.study import out_of_reach
 
 SUBJECT = Subject(study="s", slo_pause_s=0.5, model="m", profile="p", db="evenflow.db", elapsed_s=12.0)
 KEYS = {
@@ -41,6 +47,13 @@ def test_the_next_commands_name_the_server_and_the_database_of_the_study(tmp_pat
     assert "--db" not in to_text(SUBJECT, result)
 
 
+def test_a_study_that_ran_nothing_has_no_table_of_runs() -> None:
+    floor = Floor(decode_s=0.6, chunk_s=0.7)
+    first, tested, *_ = to_text(SUBJECT, out_of_reach(floor, 0.5, SchedulerConfig())).splitlines()
+    assert first.startswith("No config keeps a pause of 0.5 s")
+    assert tested == "Nothing was tested: what the server's steps take alone rules it out."
+
+
 def test_what_could_not_be_measured_is_one_line_with_what_to_change(tmp_path: Path) -> None:
     bench = StudyBench(tmp_path)
     result = bench.run(FakeServer(bench.clock, spoils=lambda config: config.prefill_chunk_tokens == 512))
@@ -63,3 +76,23 @@ def test_when_nothing_keeps_the_slo_the_price_of_the_smallest_pause_is_said(tmp_
     assert "smallest pause reached is 0.55 s" in line
     assert to_json(SUBJECT, result)["confirmed"] is False
     assert to_json(SUBJECT, result)["winner"] is None
+
+
+@pytest.mark.parametrize(
+    ("weakened", "said"),
+    [
+        ({}, "On traffic that the search had not seen, none of 3 streams"),
+        ({"num_windows": 1}, "On 1 window of traffic that the search had not seen, in 3 runs, none of 3"),
+        ({"num_windows": 0}, "On the very requests that were searched on, 3 times over, none of 3"),
+        ({"num_candidates": 4}, "for the 4 configs that were tried on it"),
+        (
+            {"num_accidents": 1, "longest_accident_s": 1.72},
+            "leaves out a run of it in which a stream",
+        ),
+        ({"narrow": True}, "It keeps the SLO narrowly"),
+    ],
+)
+def test_a_claim_says_what_weakens_it(tmp_path: Path, weakened: dict[str, object], said: str) -> None:
+    result = to_json(SUBJECT, StudyBench(tmp_path).run(FakeServer(FakeClock())))
+    others = {"num_candidates": 1, "narrow": False}
+    assert said in " ".join(findings.tested_of(result | {"claim": result["claim"] | others | weakened}))

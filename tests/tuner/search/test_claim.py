@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.config import SchedulerConfig
 from tuner.search.claim import claim_of, most_beyond
-from tuner.search.search_space import fixed_chunks
+from tuner.search_space import fixed_chunks
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
@@ -45,3 +45,16 @@ def test_runs_that_were_set_aside_are_said() -> None:
     claim = claim_of(runs, [replace(run(1.7, 4), status=TrialStatus.SUSPECT), *runs])
     assert (claim.num_accidents, claim.longest_accident_s) == (1, 1.7)
     assert (claim.num_runs, claim.num_streams) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("num_fresh", "num_windows", "num_different"), [(None, 3, 30), (2, 2, 20), (0, 0, 10)]
+)
+def test_a_window_that_is_played_again_proves_no_more(
+    num_fresh: int | None, num_windows: int, num_different: int
+) -> None:
+    runs = [run(0.41, 10)] * 3
+    claim = claim_of(runs, runs, num_fresh)
+    assert claim.num_windows == num_windows
+    assert claim.num_streams == 30
+    assert claim.most_beyond == most_beyond(num_different)

@@ -7,7 +7,7 @@ import pytest
 
 from engine.core.config import SchedulerConfig
 from tuner.search.outlook import Expected, Outlook, Place, Seen
-from tuner.search.search_space import fixed_chunks
+from tuner.search_space import fixed_chunks
 
 
 def place(chunk_tokens: int) -> Place:

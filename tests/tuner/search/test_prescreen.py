@@ -4,7 +4,7 @@ from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import SLO_S, FakeClock, FakeServer
 from tuner.evaluation.evaluators import Measurement
 from tuner.search.prescreen import Prescreen
-from tuner.search.search_space import SearchSpace, fixed_chunks
+from tuner.search_space import SearchSpace, fixed_chunks
 from tuner.traffic.windows import is_confirmed
 
 SEED = 5

@@ -41,6 +41,7 @@ def test_later_windows_are_confirmed_on_without_the_sessions_of_the_first() -> N
     assert {part.start_s for part in confirmed} == {10.0, 30.0}
     assert all(not sessions(part) & sessions(parts.searched(0)) for part in confirmed)
     assert {parts.searched(index).start_s for index in range(4)} == {0.0, 20.0}
+    assert parts.num_windows == 2
     assert parts.note == "confirmed on 2 later windows, without the sessions of the first"
 
 
@@ -55,6 +56,7 @@ def test_a_trace_no_longer_than_a_run_is_split_by_session() -> None:
     searched, confirmed = sessions(parts.searched(0)), sessions(parts.confirmed(0))
     assert searched | confirmed == {f"s{n}" for n in range(8)}
     assert not searched & confirmed
+    assert parts.num_windows == 1
     assert "half of its sessions" in parts.note
 
 

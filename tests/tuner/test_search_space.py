@@ -8,7 +8,7 @@ from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.paths import locate_database
 from tuner.search.asker import Asker
 from tuner.search.objective import Score
-from tuner.search.search_space import SearchSpace, describe, fixed_chunks, num_changes, scaled, unchunked
+from tuner.search_space import SearchSpace, describe, fixed_chunks, num_changes, scaled, unchunked
 from tuner.store.optuna_storage import open_optuna
 
 SPACE = SearchSpace(SchedulerConfig(), 0.5, 900, 3)
