@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loadtests.traffic.schedule import Schedule, uncached_tokens
 from tuner.announce import Announcer
+from tuner.errors import TunerError
 from tuner.evaluation.sizing import Capacity
 from tuner.search.limits import Floor
 
@@ -31,10 +32,15 @@ def announce_capacity(capacity: Capacity, announcer: Announcer) -> None:
 
 
 def announce_traffic(schedule: Schedule, announcer: Announcer) -> None:
-    """What each config will meet."""
+    """What each config will meet. Raises: TunerError: nothing in it is long, so there is nothing to tune."""
     new = zip(schedule.requests, uncached_tokens(schedule.requests), strict=True)
     long = [r for r, tokens in new if r.measured and tokens >= schedule.long_prompt_tokens]
-    longest = max((request.prompt_tokens for request in long), default=0)
+    if not long:
+        raise TunerError(
+            f"no request of {schedule.name} is long ({schedule.long_prompt_tokens} new tokens or more), so "
+            "there is no TTFT to make shorter; give it longer prompts or a smaller long_prompt_tokens"
+        )
+    longest = max(request.prompt_tokens for request in long)
     detail = f"{schedule.num_measured} requests in {schedule.duration_s:.0f} s, {len(long)} of them long "
     announcer.done("traffic sized for this server", detail + f"(up to {longest} tokens)")
     for note in schedule.notes:
