@@ -29,8 +29,8 @@ _NEXT_GAIN = 0.03
 MORE_REPLICATES = 3
 # A candidate is worth its replicates, and has passed them, when it keeps the SLO with this probability. What
 # one has already or finds by hand need not be likelier than not: it was not selected for being lucky.
-_WORTH, _WORTH_KNOWN = 0.6, 0.3
-_SAFE, _SAFE_KNOWN = 0.8, 0.8
+_WORTH, _WORTH_KNOWN = 0.6, 0.15
+_SAFE = 0.9
 _SURE = 0.95
 # Not worth a run even when nothing else is left.
 _HOPELESS = 0.02
@@ -119,10 +119,14 @@ class Confirmer:
         return safest if safest is not None and safest.safe >= _HOPELESS else None
 
     def _is_worth(self, one: Standing) -> bool:
-        """Likely enough to stand; the last one that there is time for had better be."""
+        """Likely enough to stand; the last one that there is time for had better be. What one would find by
+        hand is tested as long as there is time: nobody wants less than that.
+        """
+        if one.config in self._knowledge.known:
+            return one.safe >= _WORTH_KNOWN
         if not self._confirmed and self._has_time(2 * self._plan.replicates):
-            return one.safe >= self._least(one.config, _WORTH, _WORTH_KNOWN)
-        return one.safe >= self._least(one.config, _SURE, _SAFE)
+            return one.safe >= _WORTH
+        return one.safe >= _SURE
 
     def _try(self, candidate: Standing) -> None:
         config, shown = candidate.config, describe(candidate.config)
@@ -160,10 +164,7 @@ class Confirmer:
     def _is_safe(self, config: SchedulerConfig) -> bool:
         """By everything but the runs that selected it."""
         standing = self._knowledge.race(without=config).of(config)
-        return standing is not None and standing.safe >= self._least(config, _SAFE, _SAFE_KNOWN)
-
-    def _least(self, config: SchedulerConfig, others: float, known: float) -> float:
-        return known if config in self._knowledge.known else others
+        return standing is not None and standing.safe >= _SAFE
 
     def _keeps(self, trial: Trial) -> bool:
         return trial.is_complete and score(trial, self._plan.slo_pause_s, self._allowed).feasible
