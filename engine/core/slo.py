@@ -49,6 +49,11 @@ class SloClass:
         return Slo(pause_s if self.pause_s is None else self.pause_s, self.ttft_s, self.ttft_s)
 
 
+def micros(seconds: float | None) -> float | None:
+    """To the microsecond, as recordings have it: more is noise, and makes rows long."""
+    return None if seconds is None else round(seconds, 6)
+
+
 def parse_duration(text: str) -> float:
     """Seconds of "500ms", "0.5s", "2m" or "1h".
 

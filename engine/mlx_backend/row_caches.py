@@ -35,11 +35,6 @@ class Layout:
         self._stops = list(accumulate(lengths))
         self._positions: dict[tuple[int, ...], mx.array] = {}
 
-    @property
-    def ends(self) -> list[int]:
-        """The place of each row's last token."""
-        return [stop - 1 for stop in self._stops]
-
     def positions(self, offsets: tuple[int, ...]) -> mx.array:
         """The position of every token in its row, `(tokens,)`, where row i's first stands at `offsets[i]`.
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from engine.core.events import StepRecord
 from engine.core.redaction import BLOCK_TOKENS, Redactor
 from engine.core.request import Request
+from engine.core.slo import micros
 from engine.core.trace import TraceHeader, TraceOriginal, TraceRow, format_header, format_row
 from engine.core.trace_parts import Parts
 from engine.core.turns import Span, Stem, Turn, Turns
@@ -107,7 +108,7 @@ class TrafficRecorder:
             session=turn.session if turn else self._session(seen.caller),
             turn=turn.number if turn else None,
             after=turn.after if turn else None,
-            think_s=_micros(turn.think_s) if turn else None,
+            think_s=micros(turn.think_s) if turn else None,
             cached=timeline.cached_tokens or None if timeline else None,
             max_tokens=request.max_tokens,
             prefix=tuple(hashes),
@@ -168,20 +169,15 @@ def _seconds(request: Request, ended: EndedRequest) -> float:
     return round(max(0.0, ended.ended_at_s - request.arrived_at_s), 6)
 
 
-def _micros(seconds: float | None) -> float | None:
-    """To the microsecond: more is noise, and makes rows long."""
-    return None if seconds is None else round(seconds, 6)
-
-
 def _original(seen: _Seen) -> TraceOriginal:
     if seen.ended is None:
         return TraceOriginal(status=seen.status, config=seen.generation)
     timeline = seen.ended.timeline
     return TraceOriginal(
         status=seen.ended.outcome,
-        queue_s=_micros(timeline.queue_s),
-        ttft_s=_micros(timeline.ttft_s),
-        worst_pause_s=_micros(timeline.worst_pause_s),
+        queue_s=micros(timeline.queue_s),
+        ttft_s=micros(timeline.ttft_s),
+        worst_pause_s=micros(timeline.worst_pause_s),
         e2e_s=_seconds(seen.request, seen.ended),
         config=timeline.generation,
     )

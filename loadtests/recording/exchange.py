@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.core.json_text import parse_json
+from engine.core.slo import micros
 from engine.core.trace import TraceOriginal
 from loadtests.client.sse import SseParser, StreamState
 
@@ -16,11 +17,6 @@ _MAX_WHOLE_BYTES = 16 << 20
 _BAD_FINISHES = ("error", "failed", "aborted", "abort")
 # Random enough that no two requests share it.
 _UNIQUE_ID = re.compile(r"[A-Za-z_]*-?[0-9A-Za-z-]{20,64}")
-
-
-def micros(seconds: float | None) -> float | None:
-    """To the microsecond: more is noise, and makes rows long."""
-    return None if seconds is None else round(seconds, 6)
 
 
 class Outcome(StrEnum):

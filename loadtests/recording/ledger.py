@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.core.redaction import BLOCK_CHARS, BLOCK_TOKENS, Redactor
+from engine.core.slo import micros
 from engine.core.trace import TraceRow, format_row
 from engine.core.turns import Span, Stem, Turn, Turns
 from loadtests.errors import RecordingError
 from loadtests.recording.asked import Asked, read_request
 from loadtests.recording.counting import TokenCounter
 from loadtests.recording.estimate import TokenEstimate
-from loadtests.recording.exchange import Exchange, micros
+from loadtests.recording.exchange import Exchange
 
 _MAX_QUEUED = 1024  # each holds its prompt
 _BLOCKS_PER_SLICE = 16  # hashed before streams get their turn: a thirtieth of a millisecond

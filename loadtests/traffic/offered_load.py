@@ -15,7 +15,6 @@ from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing, uncac
 _MIN_UNIT_S = 1.0  # a shorter window than this many seconds a unit measures little
 _MIN_LONG_TOKENS = 256
 _MAX_PREFILL_SHARE = 0.75
-_CONTEXT_SHARE = 0.9
 _BLOCK_TOKENS = 32  # of prompts that begin alike
 
 
@@ -78,7 +77,7 @@ class _Builder:
 
     def _auto_prompt(self) -> int:
         """Long enough to hurt when read whole, short enough to leave room for the answer."""
-        limit = int(self.sizing.context_tokens * _CONTEXT_SHARE) - self._longest_answer()
+        limit = self.sizing.usable_context_tokens - self._longest_answer()
         tokens = max(1, min(long_prompt(self.profile, self.sizing), limit))
         seconds = tokens / self.sizing.prefill_tokens_per_s
         if seconds < self.sizing.slo_pause_s:
@@ -121,7 +120,7 @@ class _Builder:
         yield turn
         for number in range(1, num_turns):
             turn = self._next_turn(turn, group, lengths, f"{first.id}.{number}")
-            most = self.sizing.context_tokens * _CONTEXT_SHARE
+            most = self.sizing.usable_context_tokens
             if turn.at_s >= self._window(group)[1] or turn.prompt_tokens + turn.max_tokens > most:
                 return
             yield self._begun_alike(turn, group, True)
@@ -181,7 +180,7 @@ class _Builder:
         return self._known_prefill_share
 
     def _most_answer(self, prompt: int) -> int:
-        return max(1, int(self.sizing.context_tokens * _CONTEXT_SHARE) - prompt)
+        return max(1, self.sizing.usable_context_tokens - prompt)
 
     def _check_fits(self, request: ScheduledRequest) -> None:
         needed = request.prompt_tokens + request.max_tokens

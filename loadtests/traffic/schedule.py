@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from engine.core.slo import SloClass
 
 _TYPICAL_BATCH = 4  # streams that share a decode step when load is turned into requests
+_CONTEXT_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Sizing:
     decode_step_s: float
     context_tokens: int
     slo_pause_s: float
+
+    @property
+    def usable_context_tokens(self) -> int:
+        """What prompt and output may fill: a chat template, or one token counted wrong, must still fit."""
+        return int(self.context_tokens * _CONTEXT_SHARE)
 
     def seconds(self, uncached_tokens: float, output_tokens: float) -> float:
         """Of the device, that a request costs among a few others."""

@@ -19,7 +19,6 @@ from loadtests.traffic.recorded import Recorded, read_recorded
 from loadtests.traffic.replay import ReplayOptions
 from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing, uncached_tokens
 
-_CONTEXT_SHARE = 0.9
 _BESIDE = Path(__file__).parents[3] / "shared" / "traces"
 
 
@@ -72,7 +71,7 @@ def build_trace_schedule(
         start_s=recorded.first_s + trace.start_s,
         max_idle_s=trace.max_idle_s,
         shrink=shrink,
-        context_tokens=int(sizing.context_tokens * _CONTEXT_SHARE),
+        context_tokens=sizing.usable_context_tokens,
         max_output_tokens=max(1, int(window_s / sizing.decode_step_s)),
         grace_s=profile.grace_s,
         long_prompt_tokens=int(threshold.value) if threshold.kind == "fixed" else None,
@@ -93,7 +92,7 @@ def build_trace_schedule(
 def _shrink(profile: Profile, trace: TraceSource, rows: Sequence[TraceRow], sizing: Sizing) -> int:
     """Divides one prompt in ten to an `auto` prompt's length or more."""
     long = nearest_rank([row.prompt_tokens for row in rows], fixes.LONG_SHARE) or 1.0
-    fits = min(long_prompt(profile, sizing), sizing.context_tokens * _CONTEXT_SHARE / 2)
+    fits = min(long_prompt(profile, sizing), sizing.usable_context_tokens / 2)
     return max(1, -int(-long // fits))
 
 

@@ -157,7 +157,7 @@ def _build_replay(part: Part, seed: int, sizing: Sizing, window_s: float, name: 
     options = ReplayOptions(
         start_s=part.start_s,
         end_s=part.start_s + window_s,
-        context_tokens=int(sizing.context_tokens * 0.9),
+        context_tokens=sizing.usable_context_tokens,
         max_output_tokens=max(1, int(window_s / sizing.decode_step_s)),
     )
     return part.recorded.schedule(seed, options, name)
