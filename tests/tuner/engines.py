@@ -19,13 +19,20 @@ _TUNER = [sys.executable, "-m", "tuner.cli"]
 @contextlib.contextmanager
 def sim_engine(directory: Path, *arguments: str) -> Iterator[str]:
     """An engine's URL; it ends with the block."""
+    with sim_engine_process(directory, *arguments) as (_, url):
+        yield url
+
+
+@contextlib.contextmanager
+def sim_engine_process(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An engine and its URL; it ends with the block, unless it is killed."""
     command = [*_ENGINE, "--port", "0", "--announce", "--state-dir", str(directory), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         try:
-            yield str(json.loads(process.stdout.readline())["url"])
+            yield process, str(json.loads(process.stdout.readline())["url"])
         finally:
             process.stdin.close()
             process.wait(30)

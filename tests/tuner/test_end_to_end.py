@@ -16,7 +16,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.tuner.engines import QUICK_PROFILE, quick_optimize, read_json, run_tuner, sim_engine, start_tuner
+from tests.tuner.engines import (
+    QUICK_PROFILE,
+    quick_optimize,
+    read_json,
+    run_tuner,
+    sim_engine,
+    sim_engine_process,
+    start_tuner,
+)
 
 ROW = {"config", "long_ttft_p95_s", "worst_pause_s", "shed_rate"}
 
@@ -124,7 +132,22 @@ def test_a_server_goes_back_to_its_config_by_itself_when_the_tuner_is_killed(tmp
         assert eventually(lambda: httpx.get(f"{url}/admin/config").json()["config"] == before)
 
 
-def test_a_study_whose_server_is_lost_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_study_whose_server_dies_says_how_to_go_on(tmp_path: Path) -> None:
+    arguments = quick_optimize("--study", "lost", "--engine")
+    with (
+        sim_engine_process(tmp_path / "engine") as (server, url),
+        start_tuner(tmp_path, *arguments, url) as process,
+    ):
+        read_until(process, "chunking off")
+        server.kill()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "could not be restored" in err
+    check_last_words(err, url)
+
+
+def test_a_study_whose_server_is_shut_down_says_how_to_go_on(tmp_path: Path) -> None:
+    """Whether its config still goes back is decided by which of the two is faster."""
     with contextlib.ExitStack() as server:
         url = server.enter_context(sim_engine(tmp_path / "engine"))
         with start_tuner(tmp_path, *quick_optimize("--engine", url, "--study", "lost")) as process:
@@ -132,7 +155,10 @@ def test_a_study_whose_server_is_lost_says_how_to_go_on(tmp_path: Path) -> None:
             server.close()
             _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "could not be restored" in err
+    check_last_words(err, url)
+
+
+def check_last_words(err: str, url: str) -> None:
     last = err.strip().splitlines()[-1]
     assert url in last
     assert last.endswith("go on with the same command and --study lost")
