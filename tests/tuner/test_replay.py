@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
 
 from engine.core.trace import TraceHeader, TraceRow, format_header, format_row
-from tests.tuner.engines import QUICK_PROFILE, read_json, run_tuner, sim_engine
+from tests.tuner.engines import (
+    QUICK_PROFILE,
+    read_json,
+    run_tuner,
+    sim_engine,
+    sim_engine_process,
+    start_tuner,
+)
 from tuner.commands.replay import ttft_line
+from tuner.server.engine_client import EngineClient
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,30 @@ def test_a_trace_is_replayed_in_either_mode(mode: str, tmp_path: Path) -> None:
     assert answer["counts"]["completed"] == 3
     assert (answer["parity"]["exact_prompts"], answer["parity"]["exact_outputs"]) == (3, 3)
     assert answer["classes"] == []
+
+
+def test_a_server_that_dies_half_way_has_failed_the_replay_and_what_was_seen_is_printed(
+    tmp_path: Path,
+) -> None:
+    rows = [TraceRow(id=str(n), t=float(n), prompt_tokens=50, output_tokens=2) for n in range(9)]
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("\n".join((format_header(TraceHeader()), *map(format_row, rows))) + "\n")
+    with (
+        sim_engine_process(tmp_path / "state") as (server, url),
+        start_tuner(tmp_path, "replay", str(trace), "--to", url, "--json") as replay,
+    ):
+        engine = EngineClient(url)
+        while not engine.ended_requests(0):
+            assert replay.poll() is None
+            time.sleep(0.1)
+        server.kill()
+        out, err = replay.communicate(timeout=300)
+    assert replay.returncode == 1
+    answer = read_json(out)
+    assert answer["counts"]["completed"] + answer["counts"]["failed"] == 9
+    assert answer["counts"]["completed"] >= 1
+    assert answer["outage"] in err.splitlines()[-1]
+    assert "the server does not answer any more" in answer["outage"]
 
 
 def test_a_profile_is_sized_played_and_judged_by_class(tmp_path: Path) -> None:

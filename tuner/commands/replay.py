@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 
 from rich.console import Console
@@ -14,7 +15,8 @@ from engine.core.quantiles import supported
 from engine.core.report import TrialSummary, summarise
 from engine.core.slo import Slo
 from loadtests.client.target import Target, model_card
-from loadtests.errors import LoadTestError
+from loadtests.errors import LoadTestError, TargetError
+from loadtests.outage import outage
 from loadtests.play.quick_size import size_up
 from loadtests.run import LoadResult, run_load
 from loadtests.synthesis.prompts import PromptBook
@@ -33,7 +35,13 @@ Offer = Callable[[Target, PromptBook], Schedule]
 
 
 def run(arguments: argparse.Namespace, keys: Keys) -> int:
-    """Sends the traffic and prints what came of it. Raises: TunerError, UsageError, Interrupted."""
+    """Sends the traffic and prints what came of it.
+
+    Raises:
+        TunerError: the server cannot be used; or it was gone during the run, after what was seen is printed.
+        UsageError: the options do not fit the traffic.
+        Interrupted: by Ctrl-C.
+    """
     offer = _of_profile(arguments) if is_profile(arguments.trace) else _of_trace(arguments)
     try:
         with TerminalAnnouncer(Console(stderr=True)) as announcer:
@@ -42,6 +50,7 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
             announcer.doing("sizing up the traffic")
             schedule = offer(target, book)
             result = _play(schedule, target, book, arguments.slo_pause, announcer)
+        gone = outage(result.records, answers_now=_answers(target))
     except (TraceError, LoadTestError) as error:
         raise TunerError(str(error)) from error
     summary = summarise(
@@ -49,10 +58,21 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
     )
     classes = attainment_by_class(result.records, schedule.classes, arguments.slo_pause)
     if arguments.json:
-        print(json.dumps(_to_json(summary, classes, result, schedule), allow_nan=False))
+        print(json.dumps(_to_json(summary, classes, result, schedule) | {"outage": gone}, allow_nan=False))
     else:
         print("\n".join((*_lines(summary, result), *map(_class_line, classes))))
+    if gone is not None:
+        sys.stdout.flush()
+        raise TunerError(gone)
     return 0
+
+
+def _answers(target: Target) -> bool:
+    try:
+        model_card(target)
+    except TargetError:
+        return False
+    return True
 
 
 def _of_trace(arguments: argparse.Namespace) -> Offer:
