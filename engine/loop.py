@@ -186,11 +186,14 @@ class EngineLoop:
                 self._scheduler.calibrate(costs)
 
     def drain(self) -> None:
-        """Admits nobody from now on; what is inside goes on."""
+        """Admits nobody from now on; what is inside goes on. A crash is the end then: nobody is left to load
+        the model for.
+        """
         with self._door:
             self._draining = True
-            if self._scheduler:
+            if self._state not in (EngineState.STOPPED, EngineState.DEAD):
                 self._state = EngineState.STOPPING
+            if self._scheduler:
                 self._scheduler.stop()
 
     def close(self) -> None:
@@ -210,7 +213,7 @@ class EngineLoop:
     def _run(self) -> None:
         error: Exception | None = None
         try:
-            while not self._closing and (crash := self._serve()):
+            while not self._draining and (crash := self._serve()):
                 self._raise_if_hopeless(crash)
         except Exception as caught:  # noqa: BLE001  whatever a backend raises, its clients hear of it
             error = caught
@@ -230,8 +233,9 @@ class EngineLoop:
             try:
                 self._step_until_closing(scheduler, Pipeline(executor))
             except Exception as crash:  # noqa: BLE001  a backend may raise anything
-                _log.exception("the executor failed; every request inside ends, the model is loaded again")
-                self._state = EngineState.RECOVERING
+                _log.exception("the executor failed; every request inside ends")
+                with self._door:
+                    self._enter(EngineState.RECOVERING)
                 message = f"{type(crash).__name__}: {crash}"
                 self._deliver(Crashed(message, self._take_all()))
                 # Not the crash itself: its traceback holds the executor, and the next one is about to load.
@@ -252,9 +256,13 @@ class EngineLoop:
             if self._draining:
                 scheduler.stop()
             self._scheduler = scheduler
-            self._state = EngineState.STOPPING if self._draining else EngineState.READY
+            self._enter(EngineState.READY)
         self._deliver(Ready(model))
         return scheduler
+
+    def _enter(self, state: EngineState) -> None:
+        """Under the door's lock: who drains is stopping, whatever happens meanwhile."""
+        self._state = EngineState.STOPPING if self._draining else state
 
     def _step_until_closing(self, scheduler: Scheduler, pipeline: Pipeline) -> None:
         while not self._closing:

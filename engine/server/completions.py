@@ -18,7 +18,7 @@ from engine.core.request import FinishReason
 from engine.loop import Unavailable
 from engine.server.auth import KeyGuard
 from engine.server.errors import ApiError, identify, refusal_error
-from engine.server.render import ChatShape, EventRenderer, Shape, failure, whole_answer
+from engine.server.render import ChatShape, EventRenderer, Shape, whole_answer
 from engine.server.service import Caller, Service
 from engine.server.sse import KEEP_ALIVE_S, Departure, EventStream
 from engine.server.stats import timings
@@ -211,9 +211,8 @@ class ModelRoutes:
             self._service.leave(stream)
         if end.reason is FinishReason.ABORTED:
             return Response(status_code=499)  # nobody is there to read it
-        if end.reason is FinishReason.FAILED:
-            error = failure(end)
-            return JSONResponse(error.to_mapping(), error.status, headers)
+        if end.error:
+            return JSONResponse(end.error.to_mapping(), end.error.status, headers | end.error.headers)
         answer = whole_answer(shape, stream.request, self._service.served_name, text, end)
         if body.options.include_timings:
             answer["timings"] = timings(end.timeline)

@@ -69,24 +69,38 @@ def _error_type(status: int) -> str:
 def refusal_error(refusal: Refused | Unavailable) -> ApiError:
     """How the door's answer looks from outside."""
     if isinstance(refusal, Unavailable):
-        return _unavailable(refusal.state)
+        return unavailable(refusal.state)
     if refusal.code in _NEVER:
         return ApiError(400, refusal.message, param="max_tokens", code=refusal.code.value)
     if refusal.code is RefusalCode.STOPPING:
-        return _unavailable(EngineState.STOPPING)
+        return unavailable(EngineState.STOPPING)
     wait_s = max(1, math.ceil(refusal.retry_after_s or 0))
     headers = {"Retry-After": str(wait_s)}
     return ApiError(429, refusal.message, code=refusal.code.value, headers=headers)
 
 
-def _unavailable(state: EngineState) -> ApiError:
+def unavailable(state: EngineState) -> ApiError:
+    """Why there is no answer from an engine in this state, other than `READY`."""
+    if state is EngineState.STOPPED:
+        state = EngineState.STOPPING  # to a client it is all one how far the stop has come
     messages = {
         EngineState.LOADING: "the model is still loading; try again soon",
         EngineState.RECOVERING: "the engine failed and is loading the model again; try again soon",
-        EngineState.STOPPING: "the server is shutting down",
+        EngineState.STOPPING: "the server is shutting down; try again soon",
     }
     message = messages.get(state, "the engine has stopped; the server must be started again")
-    return ApiError(503, message, code=f"engine_{state.value}", headers={"Retry-After": "5"})
+    return _try_later(message, f"engine_{state.value}")
+
+
+def _try_later(message: str, code: str) -> ApiError:
+    return ApiError(503, message, code=code, headers={"Retry-After": "5"})
+
+
+def failure(message: str, state: EngineState) -> ApiError:
+    """What a request is answered that the engine failed on; `state` is what it is in since."""
+    if state in (EngineState.STOPPING, EngineState.STOPPED):
+        return _try_later(f"the server is shutting down, and the engine failed: {message}", "engine_stopping")
+    return ApiError(500, f"the engine failed on this request: {message}", code="engine_failed")
 
 
 def validation_error(error: ValidationError) -> ApiError:

@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
-from engine.core.request import FinishReason, Request
-from engine.server.errors import ApiError, sse_error
+from engine.core.request import Request
+from engine.server.errors import sse_error
 from engine.server.sse import DONE
 from engine.server.stats import timings
 from engine.server.stream import Delta, End
@@ -22,11 +22,6 @@ def usage(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> dict[st
         "total_tokens": prompt_tokens + output_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
-
-
-def failure(end: End) -> ApiError:
-    """What an answer that failed says instead."""
-    return ApiError(500, f"the engine failed on this request: {end.message}", code="engine_failed")
 
 
 class Shape:
@@ -109,8 +104,8 @@ class EventRenderer:
         return self._event(choice, self._extras(delta.num_tokens, delta.step, delta.emitted_at_s))
 
     def end(self, end: End) -> bytes:
-        if end.reason in (FinishReason.FAILED, FinishReason.ABORTED):
-            return sse_error(failure(end)) + DONE
+        if end.error:
+            return sse_error(end.error) + DONE
         self._cached_tokens = end.timeline.cached_tokens
         ended_at_s = end.timeline.ended_at_s or 0.0
         events = [(self._shape.last(end.reason.value), self._extras(end.num_tokens, end.step, ended_at_s))]

@@ -16,7 +16,7 @@ from engine.core.request import FinishReason, Request
 from engine.cost_store import CostStore
 from engine.loop import Crashed, Ended, EngineLoop, EngineState, Notice, Ready, Stepped, Unavailable
 from engine.server.calibration import Calibrator
-from engine.server.errors import ApiError, refusal_error
+from engine.server.errors import ApiError, failure, refusal_error, unavailable
 from engine.server.metrics import Metrics
 from engine.server.stats import EndedRequest, Log, Refusal
 from engine.server.stream import Stream
@@ -135,7 +135,7 @@ class Service:
             except TimeoutError:
                 _log.warning("%d requests did not end within %g s", len(self.streams), grace_s)
         for stream in list(self.streams.values()):
-            self._finish(stream, FinishReason.FAILED, "the server is shutting down")
+            self._finish(stream, FinishReason.FAILED, unavailable(EngineState.STOPPING))
 
     async def close(self) -> None:
         """Ends the engine thread and waits for it."""
@@ -208,14 +208,16 @@ class Service:
             case Ready(model):
                 self._on_ready(model)
             case Crashed(message, events):
-                self.metrics.recoveries.inc()
-                self._end_all(events, message)
+                self._end_all(events, failure(message, self.engine.state))
             case Ended(error, events):
-                self._end_all(events, str(error) if error else "the server is shutting down")
+                state = self.engine.state
+                self._end_all(events, failure(str(error), state) if error else unavailable(state))
                 self._on_ended(error)
 
     def _on_ready(self, model: ModelInfo) -> None:
-        if self.model is None and (costs := self._learned.load(model.name)):
+        if self.model:
+            self.metrics.recoveries.inc()
+        elif costs := self._learned.load(model.name):
             self.engine.calibrate(costs)
         self.model = model
         if not self.ready.done():
@@ -244,18 +246,18 @@ class Service:
         for witness in self._witnesses:
             witness.on_step(record, seq)
 
-    def _finish(self, stream: Stream, reason: FinishReason, message: str = "") -> None:
+    def _finish(self, stream: Stream, reason: FinishReason, error: ApiError | None = None) -> None:
         if stream.end is None and (event := self.engine.finish(stream.request.id, reason)):
-            self._end(stream, event, message)
+            self._end(stream, event, error)
 
-    def _end_all(self, events: Sequence[FinishedEvent], message: str) -> None:
+    def _end_all(self, events: Sequence[FinishedEvent], error: ApiError) -> None:
         for event in events:
             if stream := self.streams.get(event.request_id):
-                self._end(stream, event, message)
+                self._end(stream, event, error)
 
-    def _end(self, stream: Stream, event: FinishedEvent, message: str = "") -> None:
+    def _end(self, stream: Stream, event: FinishedEvent, error: ApiError | None = None) -> None:
         del self.streams[event.request_id]
-        end = stream.on_finished(event, message)
+        end = stream.on_finished(event, error)
         request = stream.request
         ended = EndedRequest(
             id=request.id,

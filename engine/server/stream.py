@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from engine.core.events import FinishedEvent, TokenEvent
 from engine.core.request import FinishReason, Request
 from engine.core.timeline import Timeline
+from engine.server.errors import ApiError
 from engine.server.text import Detokenizer, StopStrings
 
 
@@ -33,14 +34,14 @@ class End:
     Attributes:
         num_tokens: written after the last delta, without text.
         step: that wrote the last token; 0 when there was none.
-        message: what went wrong, when the reason is `FAILED`.
+        error: what is answered instead, when the reason is `FAILED`.
     """
 
     reason: FinishReason
     timeline: Timeline
     num_tokens: int
     step: int
-    message: str = ""
+    error: ApiError | None = None
 
 
 class Stream:
@@ -87,7 +88,7 @@ class Stream:
     def stop_matched(self) -> bool:
         return self._stops.stopped
 
-    def on_finished(self, event: FinishedEvent, message: str = "") -> End:
+    def on_finished(self, event: FinishedEvent, error: ApiError | None = None) -> End:
         """Takes in the end; the only call of its kind. Tokens that the engine had written before it heard of
         a stop string, or of the client's leaving, are no part of the answer.
         """
@@ -100,7 +101,7 @@ class Stream:
             self._show(self._stops.finish())
         step = self._last.step if self._last else 0
         timeline = dataclasses.replace(event.timeline, num_output_tokens=self.num_tokens)
-        self.end = End(reason, timeline, self._unsent_tokens, step, message)
+        self.end = End(reason, timeline, self._unsent_tokens, step, error)
         self.wake()
         return self.end
 

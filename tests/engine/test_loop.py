@@ -202,6 +202,37 @@ def test_draining_lets_nobody_in_and_lets_the_rest_end(rig: Rig) -> None:
     assert rig.inbox.wait_end("a").reason is FinishReason.LENGTH
 
 
+def test_a_crash_while_draining_is_the_end(rig: Rig) -> None:
+    rig.backend.gate.hold()
+    rig.submit("a", max_tokens=50)
+    rig.backend.gate.wait_for_arrival()
+    rig.loop.drain()
+    rig.backend.executor.broken = RuntimeError("out of memory")
+    rig.backend.gate.open()
+    assert rig.loop.join(DEADLINE_S)
+    assert rig.inbox.wait_end("a").reason is FinishReason.FAILED
+    assert len(rig.backend.loaded) == 1
+    assert rig.loop.state is EngineState.STOPPED
+
+
+def test_who_drains_while_the_model_loads_is_stopping() -> None:
+    loads, may_load = threading.Event(), threading.Event()
+
+    def load() -> None:
+        loads.set()
+        assert_set(may_load)
+
+    rig = Rig(FakeBackend(loading=load))
+    rig.loop.start()
+    assert_set(loads)
+    rig.loop.drain()
+    assert rig.submit("a") == Unavailable(EngineState.STOPPING)
+    may_load.set()
+    rig.inbox.wait_ready()
+    assert rig.loop.state is EngineState.STOPPING
+    rig.close()
+
+
 def test_closing_fails_who_is_inside_and_closes_the_executor_on_its_thread(rig: Rig) -> None:
     rig.backend.gate.hold()
     rig.submit("a", max_tokens=500)

@@ -144,5 +144,10 @@ class RawClient:
             assert part, f"closed before {mark!r}"
             self._seen += part
 
+    @property
+    def head(self) -> bytes:
+        """Status line and headers, once read."""
+        return self._seen.partition(b"\r\n\r\n")[0]
+
     def leave(self) -> None:
         self._socket.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -93,12 +94,39 @@ def test_draining_refuses_newcomers_and_lets_streams_end(live: Live, backend: Fa
     client.leave()
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_what_outlasts_the_grace_period_fails(live: Live, backend: FakeBackend, stream: bool) -> None:
-    backend.gate.hold()
-    client = RawClient(live, chat(stream=stream))
-    live.until(lambda: live.service.streams)
+def outlast_the_grace_period(live: Live, backend: FakeBackend) -> None:
     live.run(lambda: live.service.drain(0.0))
-    client.read_until(b"the server is shutting down")
-    client.leave()
-    assert live.outcomes() == ["failed"]
+
+
+def meet_a_crash_while_draining(live: Live, backend: FakeBackend) -> None:
+    live.service.engine.drain()
+    backend.executor.broken = RuntimeError("the GPU fell off")
+    backend.gate.open()
+
+
+def be_inside_when_the_engine_closes(live: Live, backend: FakeBackend) -> None:
+    live.service.engine.close()
+    backend.gate.open()
+
+
+WAYS_TO_STOP = [outlast_the_grace_period, meet_a_crash_while_draining, be_inside_when_the_engine_closes]
+
+
+@pytest.mark.parametrize("stop", WAYS_TO_STOP)
+def test_a_request_that_the_stop_ends_is_told_so_with_503(
+    live: Live, backend: FakeBackend, stop: Callable[[Live, FakeBackend], None]
+) -> None:
+    backend.gate.hold()
+    streaming = RawClient(live, chat(stream=True, max_tokens=900))
+    whole = RawClient(live, chat(max_tokens=900))
+    live.until(lambda: len(live.service.streams) == 2)
+    stop(live, backend)
+    streaming.read_until(b'"code": "engine_stopping"')
+    streaming.read_until(b"[DONE]")
+    whole.read_until(b"engine_stopping")
+    assert whole.head.startswith(b"HTTP/1.1 503")
+    assert b"retry-after: 5" in whole.head.lower()
+    assert live.outcomes() == ["failed", "failed"]
+    late = live.http.post("/v1/chat/completions", json=chat())
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "engine_stopping")
+    assert "recoveries_total 0.0" in live.http.get("/metrics").text
