@@ -11,9 +11,9 @@ from engine.core.plan import PrefillChunk
 from engine.core.request import Request
 from engine.loop import Crashed, Ended, Notice, Ready, Stepped
 from engine.sim_backend import WordTokenizer
+from tests.patience import DEADLINE_S
 
 MODEL = ModelInfo(name="fake", context_tokens=1000, kv_capacity_tokens=4000)
-DEADLINE_S = 60.0
 
 
 class Gate:

@@ -12,7 +12,8 @@ from engine.core.admission import Admitted, RefusalCode, Refused
 from engine.core.config import SchedulerConfig
 from engine.core.request import FinishReason, Request
 from engine.loop import EngineLoop, EngineState, Unavailable
-from tests.engine.fakes import DEADLINE_S, FakeBackend, FakeExecutor, Inbox
+from tests.engine.fakes import FakeBackend, FakeExecutor, Inbox
+from tests.patience import DEADLINE_S
 
 
 class Rig:

@@ -23,8 +23,8 @@ from engine.recording.traffic import TrafficRecorder, gently
 from engine.server.service import Caller
 from engine.server.stats import EndedRequest
 from loadtests.traces.files import open_trace
-from tests.engine.fakes import DEADLINE_S
 from tests.full_disk import full_at
+from tests.patience import DEADLINE_S, until
 
 RECORD = StepRecord(3, 1, 2.5, 0.5, Work(1, 8, 32.0), (PrefillChunk("a", 0, 8, True),), 1, 0)
 
@@ -195,12 +195,7 @@ def test_lines_are_on_disk_before_the_recording_ends(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     writer = LineWriter(path, str)
     writer.put("a line")
-    pause = threading.Event()
-    for _ in range(int(DEADLINE_S / 0.01)):
-        if written := path.read_text():
-            break
-        pause.wait(0.01)
-    assert written == "a line\n"
+    assert until(path.read_text) == "a line\n"
     writer.close()
 
 

@@ -22,7 +22,7 @@ from engine.cost_store import CostStore
 from engine.serve import bind
 from engine.server.app import AppOptions, create_app
 from engine.server.service import Backend, Service, Witness
-from tests.engine.fakes import DEADLINE_S
+from tests.patience import DEADLINE_S, until
 
 T = TypeVar("T")
 
@@ -76,12 +76,7 @@ class Live:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Polls until the condition holds."""
-        pause = threading.Event()
-        for _ in range(int(DEADLINE_S / 0.005)):
-            if condition():
-                return
-            pause.wait(0.005)
-        raise AssertionError("it did not come about in time")
+        until(condition, every_s=0.005)
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Runs a coroutine on the server's event loop to its end."""

@@ -10,7 +10,8 @@ import pytest
 from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
 from engine.sim_backend import SIM_MODEL, SimBackend
-from tests.engine.fakes import DEADLINE_S, FakeBackend
+from tests.engine.fakes import FakeBackend
+from tests.patience import DEADLINE_S
 from tests.server.live import Live, RawClient, chat
 
 QUICK = CostModel(0.0005, 1e-6, 0.0, 0.001, 0.0, 0.0)

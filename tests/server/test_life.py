@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from engine.server.app import AppOptions
-from tests.engine.fakes import DEADLINE_S, FakeBackend
+from tests.engine.fakes import FakeBackend
+from tests.patience import DEADLINE_S
 from tests.server.live import Live, RawClient, chat
 
 

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from tests.engine.fakes import DEADLINE_S, FakeBackend
+from tests.engine.fakes import FakeBackend
+from tests.patience import DEADLINE_S
 from tests.server.live import Live, RawClient, chat
 
 

@@ -15,10 +15,10 @@ import pytest
 from engine.core.redaction import BLOCK_CHARS
 from loadtests.selftest.scripted_server import DONE, Script, ScriptedServer, Write, event, text
 from loadtests.traces.files import open_trace
+from tests.patience import DEADLINE_S
 from tests.tuner.engines import run_tuner, sim_engine
 from tests.tuner.test_cli_errors import fails
 
-DEADLINE_S = 60.0
 ANSWER = Script((Write(0.0, text() + text() + event({}, finish="stop") + DONE, 2),))
 
 

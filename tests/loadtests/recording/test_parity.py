@@ -22,7 +22,7 @@ from engine.core.trace import TraceHeader, TraceRow
 from engine.recording.traffic import TrafficRecorder
 from engine.sim_backend import SimBackend
 from loadtests.traces.files import open_trace
-from tests.engine.fakes import DEADLINE_S
+from tests.patience import DEADLINE_S
 from tests.server.live import Live
 
 RECORD = [sys.executable, "-c", "from tuner.cli import main; main()", "trace", "record", "--port", "0"]
