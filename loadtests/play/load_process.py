@@ -98,6 +98,7 @@ class LoadProcess:
         gc.collect()
         gc.freeze()  # what is here now need not be searched again, while streams are read
         if self._conductor is not None:
+            self._conductor.meet()
             self.options.plays_job = bool(self.options.job or self.options.profile)
             if self.plays_job:
                 gevent.spawn(self._play, self._conductor).link_exception(self._broke)
@@ -108,12 +109,14 @@ class LoadProcess:
         if self._conductor is not None:
             self._conductor.stop()
             if self._role is Role.MASTER:
-                _say_lost(self._conductor.gather(), "had not told is missing")
+                num_lost = self._conductor.gather()
+                if not self.plays_job:  # which says itself who was lost
+                    self._say_lost(num_lost, "had not told is missing")
 
     def end(self) -> None:
         """A test has stopped: what users saw is written; a job's result is when it has been played."""
         if self.hand is not None:
-            self.hand.tell()
+            self.hand.leave()
         if self._conductor is not None and self._keeps_records() and not self.plays_job:
             try:
                 self._write({"records": self._records})
@@ -192,7 +195,14 @@ class LoadProcess:
             if record["outcome"] == Outcome.NEVER_SENT or record.get("error") == LOST:
                 row = {"kind": kinds[record["id"]], "failed": True, "ttft_s": None, "worst_pause_s": None}
                 self.show(row, record)
-        _say_lost(result["num_lost"], "had not finished counts as failed")
+        self._say_lost(result["num_lost"], "had not finished counts as failed")
+
+    def _say_lost(self, num_processes: int, what: str) -> None:
+        """A job's result says it, and whoever wrote the job judges it."""
+        if num_processes:
+            logging.error("%d of the load processes died; what they %s", num_processes, what)
+            if not self.options.job:
+                self._environment.process_exit_code = 1
 
     def _fail(self, line: str) -> None:
         logging.error(line)
@@ -211,11 +221,6 @@ class LoadProcess:
 
 def _say(progress: Mapping[str, Any]) -> None:
     print(json.dumps({"progress": progress}), file=sys.stdout, flush=True)
-
-
-def _say_lost(num_processes: int, what: str) -> None:
-    if num_processes:
-        logging.error("%d of the load processes died; what they %s", num_processes, what)
 
 
 def _say_nothing(_: Mapping[str, Any]) -> None:

@@ -66,6 +66,11 @@ class Hand:
             self._runner.send_message(_SAW, {"rows": self._rows, "records": self._records, **progress})
             self._rows, self._records = [], []
 
+    def leave(self) -> None:
+        """This process's users have ended: tells the rest, and that it was the rest."""
+        self.tell()
+        self._runner.send_message(_ENDED, {})
+
     def _tell_on(self) -> None:
         while True:
             gevent.sleep(_TELL_EVERY_S)
@@ -86,9 +91,11 @@ class Hand:
             self._player.stop()
 
     def _end(self, **_: Any) -> None:
-        """Ends this process's users, which tells the rest, before Locust gives up waiting for it."""
+        """Ends this process's users before Locust gives up waiting for it. It tells the rest even when Locust
+        had ended them already.
+        """
         self._runner.stop()
-        self._runner.send_message(_ENDED, {})
+        self.leave()
 
     def _play(self, player: Player) -> None:
         result = player.play()
@@ -127,13 +134,18 @@ class Conductor:
         self._why = "they do not answer"
         self._changed = Event()
         self._over = Event()
-        self._telling: set[str] = set()  # who was asked to end its users and has not told all yet
+        self._met: set[str] = set()  # who took part in this test
+        self._telling: set[str] = set()  # who has not told all yet
         listeners = (
             (_READY, self._ready), (_SAW, self._saw), (_RESULT, self._result), (_BROKE, self._broke),
             (_ENDED, self._end),
         )  # fmt: skip
         for name, listener in listeners:
             runner.register_message(name, listener)
+
+    def meet(self) -> None:
+        """A test starts with who is there now; others join it when they tell something."""
+        self._met = set(self._workers())
 
     def play(self, job: Job, on_progress: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
         """Plays the job to its end.
@@ -180,13 +192,13 @@ class Conductor:
 
     def gather(self) -> int:
         """Ends the users of other processes and waits for what they have not told yet, however long a busy
-        machine makes that; how many processes were gone before they had.
+        machine makes that; how many processes of this test were gone before they had.
         """
         asked, lost = self._workers(), set[str]()
-        self._telling = set(asked)
+        self._telling = {*self._met, *asked}
         for worker in asked:
             self._runner.send_message(_END, {}, worker)
-        self._await(asked, lambda: self._telling <= lost, lost.add)
+        self._await(sorted(self._telling), lambda: self._telling <= lost, lost.add)
         return len(self._telling)
 
     def _await(
@@ -218,6 +230,7 @@ class Conductor:
             self._changed.set()
 
     def _saw(self, msg: Any, **_: Any) -> None:
+        self._met.add(msg.node_id)
         self._hear(msg.data["rows"], msg.data["records"])
         if self._crew is not None and "num_sent" in msg.data:
             self._crew.hear(msg.node_id, msg.data)
@@ -228,6 +241,7 @@ class Conductor:
             self._changed.set()
 
     def _end(self, msg: Any, **_: Any) -> None:
+        self._met.discard(msg.node_id)
         self._telling.discard(msg.node_id)
         self._changed.set()
 

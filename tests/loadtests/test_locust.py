@@ -68,6 +68,17 @@ def test_users_of_several_processes_hand_in_one_result_and_never_ask_alike(tmp_p
     assert "worst pause" in out + err
 
 
+def test_a_process_that_is_killed_is_said_and_fails_the_run(tmp_path: Path) -> None:
+    users = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", "3s"]
+    with ScriptedServer({4: SLOW}) as server:
+        process = locust(tmp_path, server.url, *users, *chat_lengths(4), *sharing(2))
+        wait_for(lambda: server.num_requests == 4)
+        os.kill(_children(process.pid)[0], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "1 of the load processes died" in err
+
+
 def test_who_is_reading_when_the_test_stops_is_not_forgotten(tmp_path: Path) -> None:
     result = tmp_path / "seen.json"
     users = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", "3s"]
@@ -266,6 +277,12 @@ def test_the_requests_of_a_process_that_dies_are_accounted_for(tmp_path: Path) -
     assert outcomes == {Outcome.COMPLETED: 2, Outcome.FAILED: 2}
     assert not result.validity.ok
     assert any("1 of the load processes died" in reason for reason in result.validity.reasons)
+
+
+def _children(pid: int) -> list[int]:
+    listing = subprocess.run(["ps", "-ax", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    pairs = [line.split() for line in listing.stdout.splitlines()]
+    return [int(child) for child, parent in pairs if int(parent) == pid]
 
 
 def _workers(workdir: Path) -> list[int]:
