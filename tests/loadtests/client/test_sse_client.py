@@ -1,4 +1,3 @@
-import itertools
 import json
 
 import pytest
@@ -22,11 +21,15 @@ END = Write(0.0, event({}, finish="length") + event(None, usage_tokens=3, prompt
 
 def read(script: Script) -> ChatStream:
     with ScriptedServer({1: script}) as server:
-        stream = ChatStream(
-            server.url, {"content-type": "application/json"}, json.dumps({"max_tokens": 1}).encode()
-        )
-        stream.connect()
-        stream.run()
+        return ask(server)
+
+
+def ask(server: ScriptedServer) -> ChatStream:
+    stream = ChatStream(
+        server.url, {"content-type": "application/json"}, json.dumps({"max_tokens": 1}).encode()
+    )
+    stream.connect()
+    stream.run()
     return stream
 
 
@@ -47,7 +50,7 @@ def test_a_stream_is_read_to_its_end(chunked: bool) -> None:
 
 
 def test_events_of_one_packet_share_the_stamp_of_its_read() -> None:
-    stream = read(Script((Write(0.0, text() + text()), Write(0.05, text(), 1), END)))
+    stream = read(Script((Write(0.0, text() + text()), Write(0.5, text(), 1), END)))
     first, second, third = stamps(stream)
     assert first == second < third
 
@@ -58,17 +61,19 @@ def test_an_event_split_over_packets_arrives_with_its_last_piece() -> None:
         (Write(0.0, text(), 1), Write(0.03, whole[:5]), Write(0.03, whole[5:], 1), END), chunked=False
     )
     with ScriptedServer({1: script}) as server:
-        stream = ChatStream(server.url, {}, json.dumps({"max_tokens": 1}).encode())
-        stream.run()
+        stream = ask(server)
         sent = [at_ns for at_ns, num_events in server.sent[1] if num_events]
     assert stamps(stream)[1] >= sent[1]
 
 
 def test_keep_alives_do_not_shorten_a_pause() -> None:
     stall = [Write(0.02, COMMENT)] * 3
-    stream = read(Script((Write(0.0, text(), 1), *stall, Write(0.02, text(), 1), END)))
-    (gap_ns,) = [b - a for a, b in itertools.pairwise(stamps(stream))]
-    assert gap_ns >= 0.079e9
+    script = Script((Write(0.0, text(), 1), *stall, Write(0.02, text(), 1), END))
+    with ScriptedServer({1: script}) as server:
+        stream = ask(server)
+        _, last_ns = [at_ns for at_ns, num_events in server.sent[1] if num_events]
+    _, second = stamps(stream)
+    assert second >= last_ns
 
 
 @pytest.mark.parametrize("chunked", [True, False])
@@ -101,8 +106,7 @@ def test_an_answer_that_is_no_stream_is_named() -> None:
 def test_slow_headers_delay_nothing_but_the_first_event() -> None:
     script = Script((Write(0.0, text(), 1), END), head_pause_s=0.05)
     with ScriptedServer({1: script}) as server:
-        stream = ChatStream(server.url, {}, json.dumps({"max_tokens": 1}).encode())
-        stream.run()
+        stream = ask(server)
         (received_ns,), (first_ns,) = server.received[1], [at for at, events in server.sent[1] if events]
     assert stream.outcome is Outcome.COMPLETED
     assert stamps(stream)[0] - received_ns >= first_ns - received_ns >= 0.05e9
