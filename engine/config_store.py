@@ -117,7 +117,8 @@ class ConfigStore:
         keep: bool = False,
         leased: bool = False,
     ) -> ConfigChange:
-        """A new generation with `values` over the defaults, or over the current config: all or nothing.
+        """A new generation with `values` over the defaults, or over the current config: all or nothing. The
+        current one when that would change nothing, neither a knob nor what is on loan.
 
         Args:
             if_generation: the generation the caller knows; None does not care.
@@ -128,7 +129,11 @@ class ConfigStore:
             ConfigError: one or more knobs are at fault.
         """
         self._check(if_generation)
-        config = parse_config(values, self.current.config if onto_current else None)
+        current = self.current
+        config = parse_config(values, current.config if onto_current else None)
+        as_before = leased == current.leased or not (leased or values)
+        if config == current.config and as_before:
+            return self.judge(current.generation, Verdict.KEPT) if keep else current
         return self._add(config, who, why, Verdict.KEPT if keep else Verdict.PENDING, leased)
 
     def end_lease(self) -> ConfigChange | None:

@@ -171,8 +171,10 @@ class EngineLoop:
             return event
 
     def configure(self, config: SchedulerConfig, generation: int) -> None:
-        """Replaces the config; takes hold at the next plan."""
+        """Replaces the config; takes hold at the next plan. A generation that is in force stays as it is."""
         with self._door:
+            if generation == self._generation:
+                return
             self._config, self._generation = config, generation
             if self._scheduler:
                 self._scheduler.configure(config, generation)

@@ -38,6 +38,8 @@ class AdminRoutes:
     body too. With `x-evenflow-keep: 1` (`"keep": true`) a change is kept at once. With
     `x-evenflow-lease-s: 120` (`"lease_s": 120`) it is on loan: after so many seconds without a renewal the
     config before it is in force again, whatever became of the program that put it there.
+
+    What is in force already is no change: it makes no generation, and is answered with the one there is.
     """
 
     def __init__(self, service: Service, guard: AdminGuard) -> None:
@@ -194,8 +196,9 @@ class AdminRoutes:
             self._ending = asyncio.get_running_loop().create_task(self._save())
 
     async def _apply(self, change: ConfigChange, lease_s: float | None = None) -> JSONResponse:
-        self._lease.cancel()
-        if lease_s is not None:
+        if not change.leased:
+            self._lease.cancel()
+        elif lease_s is not None:
             self._lease.renew(lease_s)
         self._service.apply_config()
         await self._save()

@@ -50,6 +50,34 @@ def test_what_get_gives_may_be_put_back(live: Live) -> None:
     assert put(live, body).status_code == 200
 
 
+def test_what_is_in_force_already_makes_no_generation(live: Live) -> None:
+    put(live, {"prefill_chunk_tokens": 64})
+    in_force = live.http.get("/admin/config").json()["config"]
+    match = {"If-Match": '"2"'}
+    for answer in (
+        put(live, in_force, '"2"'),
+        live.http.patch("/admin/config", json={}, headers=match),
+        live.http.patch("/admin/config", json={"prefill_chunk_tokens": 64}, headers=match),
+        put(live, in_force, '"2"', **{"x-evenflow-keep": "1"}),
+    ):
+        assert (answer.status_code, answer.json()["generation"], answer.headers["etag"]) == (200, 2, '"2"')
+    history = live.http.get("/admin/config/history").json()["history"]
+    assert [entry["verdict"] for entry in history] == ["kept", "kept"]
+    assert put(live, in_force, '"1"').status_code == 412
+
+
+def test_a_loan_of_what_is_in_force_begins_and_ends_with_a_generation(live: Live) -> None:
+    loan = {"x-evenflow-lease-s": "60"}
+    in_force = live.http.get("/admin/config").json()["config"]
+    assert put(live, in_force, **loan).json()["generation"] == 2
+    assert put(live, in_force, '"2"', **loan).json()["generation"] == 2
+    nothing = live.http.patch("/admin/config", json={}, headers={"If-Match": '"2"'})
+    assert nothing.json()["generation"] == 2
+    assert renew(live, 2, 60).status_code == 200
+    assert put(live, in_force, '"2"').json()["generation"] == 3
+    assert renew(live, 3, 60).status_code == 409
+
+
 def test_a_change_needs_the_generation_it_replaces(live: Live) -> None:
     config = SchedulerConfig().to_mapping()
     assert live.http.put("/admin/config", json=config).status_code == 428
