@@ -1,15 +1,15 @@
 """Locust as people start it, in processes of its own: users, profiles, its page, several load processes."""
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ import pytest
 from engine.core.records import Outcome
 from loadtests.run import Progress, run_load
 from loadtests.selftest.scripted_server import Script, ScriptedServer, Write, text
-from tests.loadtests.test_run import END, FOREVER, answer, schedule
+from tests.loadtests.test_run import FOREVER, FROZEN, answer, schedule
+from tests.patience import DEADLINE_S, until
+from tests.ports import free_port
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadtests" / "locustfile.py"
 SLOW = Script((*[Write(0.05, text(), 1)] * 2, Write(FOREVER, text(), 1)))
@@ -38,13 +40,8 @@ def locust(directory: Path, url: str, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return str(probe.getsockname()[1])
-
-
 def sharing(num_processes: int) -> list[str]:
-    port = free_port()
+    port = str(free_port())
     return ["--processes", str(num_processes), "--master-bind-port", port, "--master-port", port]
 
 
@@ -57,7 +54,7 @@ def test_users_of_several_processes_hand_in_one_result_and_never_ask_alike(tmp_p
     users = ["--headless", "--users", "8", "--spawn-rate", "8", "--run-time", "4s", "--seed", "7"]
     with ScriptedServer({4: answer(4)}) as server:
         process = locust(tmp_path, server.url, *users, *chat_lengths(4), *sharing(2), "--result", str(result))
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     records = json.loads(result.read_text())["records"]
     assert len(records) == server.num_requests >= 8
@@ -72,9 +69,9 @@ def test_a_process_that_is_killed_is_said_and_fails_the_run(tmp_path: Path) -> N
     users = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", "3s"]
     with ScriptedServer({4: SLOW}) as server:
         process = locust(tmp_path, server.url, *users, *chat_lengths(4), *sharing(2))
-        wait_for(lambda: server.num_requests == 4)
+        until(lambda: server.num_requests == 4)
         os.kill(_children(process.pid)[0], signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "1 of the load processes died" in err
 
@@ -84,7 +81,7 @@ def test_who_is_reading_when_the_test_stops_is_not_forgotten(tmp_path: Path) -> 
     users = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", "3s"]
     with ScriptedServer({4: SLOW}) as server:
         process = locust(tmp_path, server.url, *users, *chat_lengths(4), "--result", str(result))
-        process.communicate(timeout=60)
+        process.communicate(timeout=DEADLINE_S)
     records = json.loads(result.read_text())["records"]
     assert Counter(record["outcome"] for record in records) == {"unfinished": 4}
     assert all(len(record["events"]) == 2 for record in records)
@@ -92,7 +89,7 @@ def test_who_is_reading_when_the_test_stops_is_not_forgotten(tmp_path: Path) -> 
 
 def test_a_server_that_is_not_there_is_a_failed_row_not_a_traceback(tmp_path: Path) -> None:
     users = ["--headless", "--users", "1", "--run-time", "2s"]
-    out, err = locust(tmp_path, "http://127.0.0.1:9", *users).communicate(timeout=60)
+    out, err = locust(tmp_path, "http://127.0.0.1:9", *users).communicate(timeout=DEADLINE_S)
     assert "no answer from http://127.0.0.1:9" in out + err
     assert "Traceback" not in out + err
 
@@ -103,14 +100,14 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, option: str) -> No
     users = ["--headless", "--users", "1", "--run-time", "2s"]
     with ScriptedServer({4: answer(4)}) as server:
         process = locust(tmp_path, server.url, *users, *chat_lengths(4), option, missing)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert f"{missing} cannot be" in out + err
     assert "Traceback" not in out + err
 
 
 def test_an_slo_that_is_no_duration_is_one_line(tmp_path: Path) -> None:
     process = locust(tmp_path, "http://127.0.0.1:9", "--headless", "--slo-pause", "soon")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 2
     assert "'soon' is not a duration" in err
 
@@ -121,9 +118,9 @@ def test_real_time_is_taken_when_the_environment_asks_or_refused_in_one_line(
 ) -> None:
     monkeypatch.setenv("EVENFLOW_REAL_TIME", "1")
     process = locust(tmp_path, "http://127.0.0.1:9", "--headless", "--users", "1", "--run-time", "60s")
-    has_it = wait_for(lambda: process.poll() or os.sched_getscheduler(process.pid) == os.SCHED_RR) is True
+    has_it = until(lambda: process.poll() or os.sched_getscheduler(process.pid) == os.SCHED_RR) is True
     process.terminate()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=DEADLINE_S)
     assert has_it or "real time is not allowed here" in err
     assert "Traceback" not in err
 
@@ -149,7 +146,7 @@ def test_a_profile_is_played_without_users_and_sized_for_the_server(tmp_path: Pa
         process = locust(
             tmp_path, server.url, "--headless", "--profile", str(profile), "--result", str(result)
         )
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     records = json.loads(result.read_text())["records"]
     assert [(record["id"], record["output_tokens"]) for record in records] == [("short-0", 3), ("short-1", 3)]
@@ -158,7 +155,7 @@ def test_a_profile_is_played_without_users_and_sized_for_the_server(tmp_path: Pa
 def test_a_profile_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
     with ScriptedServer({}) as server:
         process = locust(tmp_path, server.url, "--headless", "--profile", "nope")
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "no profile 'nope'" in err
     assert "Traceback" not in err
@@ -169,31 +166,21 @@ def test_a_profile_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def page(directory: Path, url: str, *options: str) -> Iterator[httpx.Client]:
-    port = free_port()
+    port = str(free_port())
     process = locust(directory, url, "--web-host", "127.0.0.1", "--web-port", port, *options)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10.0) as client:
-            wait_for(lambda: _answers(client))
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client:
+            until(lambda: _answers(client))
             yield client
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=DEADLINE_S)
 
 
 def _answers(client: httpx.Client) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return client.get("/").status_code == 200
     return False
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline_s = time.monotonic() + 60
-    while time.monotonic() < deadline_s:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError("it did not come about within a minute")
 
 
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["alone", "shared"])
@@ -208,9 +195,9 @@ def test_the_page_shows_streams_in_a_table_and_in_charts(tmp_path: Path, options
         assert "streams.js" in index
         assert "Longest streaming pause" in client.get("/streams.js").text
         if shared:
-            wait_for(lambda: client.get("/stats/requests").json().get("worker_count") == 2)
+            until(lambda: client.get("/stats/requests").json().get("worker_count") == 2)
         client.post("/swarm", data={"user_count": 8, "spawn_rate": 8, "host": server.url})
-        stats = wait_for(lambda: _both_kinds(client.get("/stats/requests").json()))
+        stats = until(lambda: _both_kinds(client.get("/stats/requests").json()))
         charts = client.get("/streams.json").json()
         client.post("/stop")
         lines = client.get("/streams.csv").text.splitlines()
@@ -250,8 +237,7 @@ def test_a_shared_schedule_is_played_once_and_comes_back_as_from_one_process() -
 
 
 def test_a_pause_seen_by_one_process_stops_all_of_them() -> None:
-    frozen = Script((Write(0.0, text(), 1), Write(FOREVER, text(), 1), END))
-    with ScriptedServer({2: frozen, 3: frozen}) as server:
+    with ScriptedServer({2: FROZEN, 3: FROZEN}) as server:
         result = run_load(
             schedule([2, 3], every_s=0.2), server.url, abort_pause_s=0.3, num_processes=2, grace_s=2 * FOREVER
         )
@@ -268,10 +254,11 @@ def test_the_requests_of_a_process_that_dies_are_accounted_for(tmp_path: Path) -
         if progress.num_sent == 4 and not killed:
             killed.append(_workers(tmp_path)[0])
             os.kill(killed[0], signal.SIGKILL)
+            server.release()
 
-    with ScriptedServer({30: answer(30, every_s=0.1)}) as server:
+    with HeldServer({3: answer(3)}) as server:
         result = run_load(
-            schedule([30] * 4), server.url, workdir=tmp_path, num_processes=2, on_progress=kill_one
+            schedule([3] * 4), server.url, workdir=tmp_path, num_processes=2, on_progress=kill_one
         )
     outcomes = Counter(record.outcome for record in result.records)
     assert outcomes == {Outcome.COMPLETED: 2, Outcome.FAILED: 2}
@@ -283,6 +270,30 @@ def _children(pid: int) -> list[int]:
     listing = subprocess.run(["ps", "-ax", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
     pairs = [line.split() for line in listing.stdout.splitlines()]
     return [int(child) for child, parent in pairs if int(parent) == pid]
+
+
+class HeldServer(ScriptedServer):
+    """Answers nothing until it is released."""
+
+    def __init__(self, scripts: Mapping[int, Script]) -> None:
+        super().__init__(scripts)
+        self._held: list[Callable[[], None]] = []
+        self._is_released = False
+
+    def answer(self, transport: asyncio.Transport, path: str, body: bytes) -> None:
+        play = partial(super().answer, transport, path, body)
+        if path.endswith("/completions") and not self._is_released:
+            self._held.append(play)
+        else:
+            play()
+
+    def release(self) -> None:
+        def play() -> None:
+            self._is_released = True
+            for held in self._held:
+                held()
+
+        self._loop.call_soon_threadsafe(play)
 
 
 def _workers(workdir: Path) -> list[int]:

@@ -6,13 +6,15 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.patience import DEADLINE_S
+from tests.ports import free_port
 
 _NOBODY = "nobody"
 
@@ -34,8 +36,7 @@ def temporary_server() -> Iterator[str]:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         options = ["-D", data, "-p", str(port), "-c", "listen_addresses=127.0.0.1", "-k", "", "-F"]
         with subprocess.Popen([*as_user, postgres, *options], stderr=subprocess.PIPE, text=True) as server:
             try:
@@ -44,7 +45,7 @@ def temporary_server() -> Iterator[str]:
                 yield f"postgresql://tuner@127.0.0.1:{port}/postgres"
             finally:
                 server.send_signal(signal.SIGINT)  # whoever is still connected is cut off
-                server.communicate(timeout=30)
+                server.communicate(timeout=DEADLINE_S)
 
 
 def _as_user(data: Path) -> list[str]:
