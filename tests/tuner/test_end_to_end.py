@@ -241,7 +241,14 @@ def test_an_slo_below_a_decode_step_is_out_of_reach(tmp_path: Path) -> None:
     assert result["confirmed"] is False
     assert result["winner"] is None
     assert result["smallest_pause"]["worst_pause_s"] > 0.01
-    assert "no config keeps" in err
+    assert err.splitlines()[-1].startswith("tuner: no config keeps")
+
+
+def test_that_no_config_keeps_the_slo_is_said_once(tmp_path: Path) -> None:
+    code, out, err = run_tuner(tmp_path, *quick_optimize("--slo-pause", "10ms"))
+    assert code == 3, err
+    assert (out + err).lower().count("no config keeps") == 1
+    assert out.startswith("No config keeps a pause of 0.01 s")
 
 
 def test_a_second_tuner_waits_for_the_first(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 
@@ -13,7 +16,8 @@ from tuner.joining import Joined
 from tuner.optimize import optimize
 from tuner.paths import locate_database
 from tuner.preflight import Options, Wanted
-from tuner.reporting.report import no_config_line, to_json, to_text, verdict_lines
+from tuner.reporting.findings import no_config_line
+from tuner.reporting.report import to_json, to_text, verdict_lines
 from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.server.engine_client import Keys
 
@@ -39,13 +43,10 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
         return _print_joined(found, arguments.json)
     subject, result = found
     if arguments.json:
-        print(json.dumps(to_json(subject, result), allow_nan=False))
+        _print_json(to_json(subject, result))
     else:
         print(to_text(subject, result, wanted.engine, arguments.db))
     if result.winner is None:
-        console.print(
-            f"tuner: {no_config_line(subject.slo_pause_s, result)}", highlight=False, soft_wrap=True
-        )
         return EXIT_NO_CONFIG
     if arguments.apply:
         console.print(put_winner(options.location, subject.study, arguments.engine, keys), highlight=False)
@@ -55,10 +56,17 @@ def run(arguments: argparse.Namespace, keys: Keys) -> int:
 def _print_joined(found: Joined, as_json: bool) -> int:
     """The verdict is the leader's; here it is repeated."""
     if as_json:
-        print(json.dumps(found.result, allow_nan=False))
+        _print_json(found.result)
     else:
         print("\n".join(verdict_lines(found.result)))
     return 0 if found.result.get("winner") else EXIT_NO_CONFIG
+
+
+def _print_json(result: Mapping[str, Any]) -> None:
+    """The object; and for people, whom it says little, why nothing was found."""
+    print(json.dumps(result, allow_nan=False))
+    if not result.get("winner"):
+        print(f"tuner: {no_config_line(result)}", file=sys.stderr)
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:
