@@ -48,6 +48,8 @@ class Result:
         live_trials: runs of this study, whatever became of them.
         set_aside: runs that count no more: paused out of all proportion, or of a machine that has changed.
         unmeasured: of each config that could not be measured: why, and what to change.
+        simulator_error_ttft, simulator_error_pause: medians over whole runs.
+        simulator_error_runs: how many had a pause to compare.
         out_of_time: candidates were left untried.
     """
 
@@ -66,6 +68,7 @@ class Result:
     simulated_trials: int = 0
     simulator_error_ttft: float | None = None
     simulator_error_pause: float | None = None
+    simulator_error_runs: int = 0
     out_of_time: bool = False
 
 
@@ -235,8 +238,8 @@ class Search:
     def _result(self, baseline: Trial, rule: Trial | None, verdict: Verdict) -> Result:
         self._runner.refresh()  # what was set aside is in the store alone
         live = [t for t in self._runner.trials if t.is_complete]
-        ttfts = ((t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in live)
-        pauses = ((t.predicted_worst_pause_s, t.worst_pause_s) for t in live)
+        ttfts = [(t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in live]
+        pauses = [(t.predicted_worst_pause_s, t.worst_pause_s) for t in live]
         smallest = self._smallest()
         winner = pool(verdict.runs) if verdict.runs else None
         return Result(
@@ -255,6 +258,7 @@ class Search:
             simulated_trials=len(self._prescreen.found) if self._prescreen else 0,
             simulator_error_ttft=relative_error(ttfts),
             simulator_error_pause=relative_error(pauses),
+            simulator_error_runs=sum(all(both) for both in pauses),
             out_of_time=verdict.out_of_time,
         )
 

@@ -162,6 +162,8 @@ def test_a_simulated_search_proposes_live_trials(bench: StudyBench) -> None:
     result = bench.run(FakeServer(bench.clock), simulator)
     assert result.simulated_trials > 20
     assert result.simulator_error_pause == pytest.approx(0.0)
+    whole = [row for row in bench.studies.trials(bench.study) if row.status is TrialStatus.DONE]
+    assert result.simulator_error_runs == len(whole)
     assert bench.studies.num_predictions(bench.study) == result.simulated_trials
     assert result.winner is not None
 

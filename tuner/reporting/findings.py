@@ -154,7 +154,9 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
     errors = result.get("simulator_error") or {}
     ttft, pause = errors.get("long_ttft_p95"), errors.get("worst_pause")
     if ttft is not None and pause is not None:
-        said.append(f"Simulator off by {ttft:.0%} (TTFT), {pause:.0%} (pause).")
+        runs = errors.get("runs")  # a result from before it was kept does not say
+        of_runs = f": median of {runs} run{'' if runs == 1 else 's'}" if runs else ""
+        said.append(f"Simulator off by {ttft:.0%} (TTFT), {pause:.0%} (pause){of_runs}.")
     return said
 
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
 
-from tuner.reporting import findings
 from tuner.reporting.findings import (
     Row,
     outcome_json,
@@ -57,6 +56,7 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
         "simulator_error": {
             "long_ttft_p95": finite(result.simulator_error_ttft),
             "worst_pause": finite(result.simulator_error_pause),
+            "runs": result.simulator_error_runs,
         },
         "elapsed_s": round(subject.elapsed_s, 3),
         "db": subject.db,
@@ -104,10 +104,3 @@ def next_commands(study: str, winner: object, engine: str | None, db: str | None
         f"The whole story:         tuner report {name} --html report.html{option}",
         f"Every trial:             tuner show {name}{option}",
     ]
-
-
-def no_config_line(slo_pause_s: float, result: Result) -> str:
-    """Says that nothing keeps the SLO, what can be had, and what that costs."""
-    found = {"baseline": outcome_json(result.baseline), "smallest_pause": outcome_json(result.smallest)}
-    bound = None if result.bound is None else asdict(result.bound)
-    return findings.no_config_line({"slo_pause_s": slo_pause_s, "bound": bound, **found})

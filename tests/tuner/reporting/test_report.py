@@ -8,7 +8,7 @@ import pytest
 from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import FakeClock, FakeServer, StudyBench
 from tuner.reporting import findings
-from tuner.reporting.report import Subject, no_config_line, to_json, to_text
+from tuner.reporting.report import Subject, to_json, to_text
 from tuner.search.limits import Floor
 from tuner.study import out_of_reach
 
@@ -72,7 +72,7 @@ def test_percentiles_without_the_samples_are_not_called_so(tmp_path: Path) -> No
 def test_when_nothing_keeps_the_slo_the_price_of_the_smallest_pause_is_said(tmp_path: Path) -> None:
     bench = StudyBench(tmp_path)
     result = bench.run(FakeServer(bench.clock, floor_s=0.52))
-    line = no_config_line(0.5, result)
+    line = findings.no_config_line(to_json(SUBJECT, result))
     assert "smallest pause reached is 0.55 s" in line
     assert to_json(SUBJECT, result)["confirmed"] is False
     assert to_json(SUBJECT, result)["winner"] is None
@@ -96,3 +96,19 @@ def test_a_claim_says_what_weakens_it(tmp_path: Path, weakened: dict[str, object
     result = to_json(SUBJECT, StudyBench(tmp_path).run(FakeServer(FakeClock())))
     others = {"num_candidates": 1, "narrow": False}
     assert said in " ".join(findings.tested_of(result | {"claim": result["claim"] | others | weakened}))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"runs": 14}, "Simulator off by 8% (TTFT), 9% (pause): median of 14 runs."),
+        ({"runs": 1}, "Simulator off by 8% (TTFT), 9% (pause): median of 1 run."),
+        ({}, "Simulator off by 8% (TTFT), 9% (pause)."),
+    ],
+)
+def test_how_far_off_the_simulator_was_says_over_how_many_runs(
+    tmp_path: Path, more: dict[str, int], said: str
+) -> None:
+    result = to_json(SUBJECT, StudyBench(tmp_path).run(FakeServer(FakeClock())))
+    errors = {"long_ttft_p95": 0.08, "worst_pause": 0.09}
+    assert findings.tested_of(result | {"simulator_error": errors | more})[-1] == said
