@@ -30,11 +30,14 @@ class Refused:
 
     Attributes:
         retry_after_s: predicted time until the cause is gone; None when waiting cannot help.
+        room_tokens: the longest answer that would fit, where waiting cannot help; below 1 when not even the
+            prompt does.
     """
 
     code: RefusalCode
     message: str
     retry_after_s: float | None = None
+    room_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +89,17 @@ def kv_budget_tokens(config: SchedulerConfig, model: ModelInfo) -> int:
 
 
 def _never_fits(request: Request, config: SchedulerConfig, model: ModelInfo) -> Refused | None:
-    needed = f"{request.num_prompt_tokens} prompt tokens and max_tokens {request.max_tokens}"
-    if request.num_prompt_tokens + request.max_tokens > model.context_tokens:
-        limit = f"the model's context of {model.context_tokens} tokens"
-        return Refused(RefusalCode.CONTEXT_LENGTH, f"{needed} do not fit {limit}; shorten either")
+    needed = f"{request.num_prompt_tokens} prompt tokens and {request.max_tokens} for the answer"
+    context = model.context_tokens
+    if request.num_prompt_tokens + request.max_tokens > context:
+        message = f"{needed} do not fit the model's context of {context} tokens"
+        room = context - request.num_prompt_tokens
+        return Refused(RefusalCode.CONTEXT_LENGTH, message, room_tokens=room)
     budget = kv_budget_tokens(config, model)
     if model.kv_tokens(request) > budget:
-        limit = f"the KV budget of {budget} tokens"
-        return Refused(
-            RefusalCode.KV_BUDGET, f"{needed} do not fit {limit}; shorten either or raise kv_budget_tokens"
-        )
+        message = f"{needed} do not fit the KV budget of {budget} tokens (kv_budget_tokens)"
+        room = budget // model.kv_block_tokens * model.kv_block_tokens - request.num_prompt_tokens
+        return Refused(RefusalCode.KV_BUDGET, message, room_tokens=room)
     return None
 
 

@@ -15,9 +15,8 @@ from starlette.responses import JSONResponse, Response
 from engine.core import request as core
 from engine.core.executor import ModelInfo
 from engine.core.request import FinishReason
-from engine.loop import Unavailable
 from engine.server.auth import KeyGuard
-from engine.server.errors import ApiError, identify, refusal_error
+from engine.server.errors import ApiError, LengthFields, identify, unavailable
 from engine.server.render import ChatShape, EventRenderer, Shape, whole_answer
 from engine.server.service import Caller, Service
 from engine.server.sse import KEEP_ALIVE_S, Departure, EventStream
@@ -127,7 +126,7 @@ class ModelRoutes:
 
     def _loaded(self) -> ModelInfo:
         if self._service.model is None:
-            raise refusal_error(Unavailable(self._service.engine.state))
+            raise unavailable(self._service.engine.state)
         return self._service.model
 
     def _check_model(self, name: str | None) -> None:
@@ -179,7 +178,8 @@ class ModelRoutes:
         wanted = self._core_request(request_id, body, prompt)
         caller = Caller(body.user, request.headers.get("x-session-id"), body.stream)
         # Refused here, before any byte of a response; nothing is awaited until somebody owns the stream.
-        stream = self._service.open(wanted, body.stops, caller)
+        fields = LengthFields(shape.prompt_field, body.limit_field)
+        stream = self._service.open(wanted, body.stops, caller, fields)
         if body.stream:
             stream.shows_every_token = body.options.counts_tokens
             name = self._service.served_name

@@ -7,7 +7,7 @@ import logging
 import math
 import re
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -66,17 +66,35 @@ def _error_type(status: int) -> str:
     return "server_error" if status >= 500 else "invalid_request_error"
 
 
-def refusal_error(refusal: Refused | Unavailable) -> ApiError:
+class LengthFields(NamedTuple):
+    """The fields of a body that say how long prompt and answer are; `answer` is None when it has none."""
+
+    prompt: str
+    answer: str | None
+
+
+def refusal_error(refusal: Refused | Unavailable, fields: LengthFields) -> ApiError:
     """How the door's answer looks from outside."""
     if isinstance(refusal, Unavailable):
         return unavailable(refusal.state)
     if refusal.code in _NEVER:
-        return ApiError(400, refusal.message, param="max_tokens", code=refusal.code.value)
+        return _never_fits(refusal, fields)
     if refusal.code is RefusalCode.STOPPING:
         return unavailable(EngineState.STOPPING)
     wait_s = max(1, math.ceil(refusal.retry_after_s or 0))
     headers = {"Retry-After": str(wait_s)}
     return ApiError(429, refusal.message, code=refusal.code.value, headers=headers)
+
+
+def _never_fits(refusal: Refused, fields: LengthFields) -> ApiError:
+    room, param = refusal.room_tokens, fields.answer or "max_tokens"
+    if room < 1:
+        advice, param = "shorten the prompt", fields.prompt
+    elif fields.answer:
+        advice = f"lower {param} to {room} at most, or shorten the prompt"
+    else:
+        advice = f"send {param} of {room} at most, or shorten the prompt"
+    return ApiError(400, f"{refusal.message}; {advice}", param=param, code=refusal.code.value)
 
 
 def unavailable(state: EngineState) -> ApiError:

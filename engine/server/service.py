@@ -16,7 +16,7 @@ from engine.core.request import FinishReason, Request
 from engine.cost_store import CostStore
 from engine.loop import Crashed, Ended, EngineLoop, EngineState, Notice, Ready, Stepped, Unavailable
 from engine.server.calibration import Calibrator
-from engine.server.errors import ApiError, failure, refusal_error, unavailable
+from engine.server.errors import ApiError, LengthFields, failure, refusal_error, unavailable
 from engine.server.metrics import Metrics
 from engine.server.stats import EndedRequest, Log, Refusal
 from engine.server.stream import Stream
@@ -165,8 +165,8 @@ class Service:
     def generation(self) -> int:
         return self.store.current.generation
 
-    def open(self, request: Request, stops: Sequence[str], caller: Caller) -> Stream:
-        """Lets a request in.
+    def open(self, request: Request, stops: Sequence[str], caller: Caller, fields: LengthFields) -> Stream:
+        """Lets a request in; when it is too long, `fields` are named.
 
         Raises:
             ApiError: it was refused.
@@ -174,7 +174,7 @@ class Service:
         stream = Stream(request, self.tokenizer.detokenizer(), StopStrings(stops))
         verdict = self.engine.submit(request)
         if isinstance(verdict, Refused | Unavailable):
-            raise self._refuse(request, caller, verdict)
+            raise self._refuse(request, caller, refusal_error(verdict, fields))
         self.streams[request.id] = stream
         self._callers[request.id] = caller
         return stream
@@ -183,8 +183,7 @@ class Service:
         """The client has gone, or has all it wanted: ends the request unless it has ended already."""
         self._finish(stream, FinishReason.ABORTED)
 
-    def _refuse(self, request: Request, caller: Caller, verdict: Refused | Unavailable) -> ApiError:
-        error = refusal_error(verdict)
+    def _refuse(self, request: Request, caller: Caller, error: ApiError) -> ApiError:
         code = error.code or ""
         self.metrics.on_refusal(code)
         self.refused.add(Refusal(self.engine.clock(), code, self.generation))

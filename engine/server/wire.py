@@ -148,6 +148,11 @@ class GenerationRequest(BaseModel):
         return self.max_tokens
 
     @property
+    def limit_field(self) -> str | None:
+        """Where `limit` was given, if it was."""
+        return "max_tokens" if self.max_tokens else None
+
+    @property
     def stops(self) -> tuple[str, ...]:
         return tuple(self.stop or ())
 
@@ -179,6 +184,10 @@ class ChatRequest(GenerationRequest):
     @property
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def limit_field(self) -> str | None:
+        return "max_completion_tokens" if self.max_completion_tokens else super().limit_field
 
 
 class CompletionRequest(GenerationRequest):

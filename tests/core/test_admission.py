@@ -23,6 +23,7 @@ def test_what_can_never_fit_is_refused_without_a_retry() -> None:
     )
     assert (refusal(too_long).code, refusal(too_long).retry_after_s) == (RefusalCode.CONTEXT_LENGTH, None)
     assert (refusal(too_big).code, refusal(too_big).retry_after_s) == (RefusalCode.KV_BUDGET, None)
+    assert (refusal(too_long).room_tokens, refusal(too_big).room_tokens) == (100, 0)
     assert isinstance(fits, Admitted)
 
 
@@ -32,6 +33,7 @@ def test_kv_is_counted_in_the_blocks_it_is_allocated_in() -> None:
     fits, too_big, waits = engine.submit(request("a", 200, 56), request("b", 200, 57), request("c", 10, 10))
     assert isinstance(fits, Admitted)
     assert refusal(too_big).code is RefusalCode.KV_BUDGET
+    assert refusal(too_big).room_tokens == 56
     assert isinstance(waits, Admitted)
     engine.step()
     occupancy = engine.scheduler.occupancy

@@ -287,6 +287,35 @@ def test_the_default_limit_is_what_is_left_of_the_context(live: Live) -> None:
     assert live.http.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 10
 
 
+@pytest.mark.parametrize(
+    ("length", "fields", "param", "message"),
+    [
+        (900, {"max_tokens": 101}, "max_tokens", "lower max_tokens to 100 at most, or shorten the prompt"),
+        (1000, {}, "prompt", "1000 prompt tokens and 1 for the answer do not fit the model's context"),
+        (1000, {"max_tokens": 5}, "prompt", "of 1000 tokens; shorten the prompt"),
+        (500, {"max_tokens": 101}, "max_tokens", "KV budget of 600 tokens (kv_budget_tokens); lower max_tok"),
+        (500, {}, "max_tokens", "500 for the answer do not fit the KV budget of 600 tokens"),
+        (500, {}, "max_tokens", "; send max_tokens of 100 at most, or shorten the prompt"),
+        (600, {}, "prompt", "; shorten the prompt"),
+    ],
+)
+def test_what_never_fits_is_told_what_to_change(
+    backend: FakeBackend, length: int, fields: dict[str, Any], param: str, message: str
+) -> None:
+    with Live(backend, SchedulerConfig(kv_budget_tokens=600)) as live:
+        answer = live.http.post("/v1/completions", json={"prompt": [1] * length} | fields)
+        error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert message in error["message"]
+
+
+def test_the_limit_is_called_as_the_caller_called_it(live: Live) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 5000}
+    error = live.http.post("/v1/chat/completions", json=body).json()["error"]
+    assert error["param"] == "max_completion_tokens"
+    assert "lower max_completion_tokens to 997 at most" in error["message"]
+
+
 def test_a_full_queue_answers_429_with_a_whole_number_of_seconds(backend: FakeBackend) -> None:
     config = SchedulerConfig(max_running_requests=1, max_waiting_requests=0)
     with Live(backend, config) as live:
