@@ -68,7 +68,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     add("--steps", type=Path, metavar="STEPS.jsonl", help="record every step")
     add("--api-key-file", type=Path, metavar="F", help="keys that /v1 and /tokenize want, one a line")
-    add("--admin-key-file", type=Path, metavar="F", help="keys that /admin wants; loopback only without")
+    add("--admin-key-file", type=Path, metavar="F", help="keys that /admin wants; without, this machine only")
     add("--backend", choices=("mlx", "sim"), default="mlx", help="sim serves the same API without a model")
     add(
         "--grace-s",

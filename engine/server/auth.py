@@ -64,8 +64,14 @@ class KeyGuard:
         return scheme.lower() == "bearer" and any(matches)
 
 
+# Written by proxies. One on this machine makes everybody look local.
+_FORWARDING = ("forwarded", "via", "x-real-ip", "x-forwarded-")
+
+
 class AdminGuard:
-    """Wants the admin key when there is one, and the loopback otherwise."""
+    """Wants the admin key when there is one, and the loopback without a proxy otherwise. A proxy that adds no
+    header cannot be noticed.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = KeyGuard(keys) if keys else None
@@ -74,12 +80,18 @@ class AdminGuard:
         """Raises: ApiError: 401 or 403."""
         if self._keys:
             await self._keys(request)
+        elif name := next((name for name in request.headers if name.startswith(_FORWARDING)), None):
+            raise _not_local(f"this request came through a proxy (it has the header {name})")
         elif not _from_this_machine(request):
-            raise ApiError(
-                403,
-                "admin routes answer on the loopback only, or to an admin key (--admin-key-file)",
-                code="admin_loopback_only",
-            )
+            raise _not_local("this request came from elsewhere")
+
+
+def _not_local(why: str) -> ApiError:
+    message = (
+        f"without an admin key admin routes answer programs of this machine only, and {why}; "
+        "start the server with --admin-key-file and send Authorization: Bearer KEY"
+    )
+    return ApiError(403, message, code="admin_loopback_only")
 
 
 def _from_this_machine(request: Request) -> bool:

@@ -306,6 +306,12 @@ def test_keys_guard_the_model_and_the_admin_routes(header: str) -> None:
         assert live.http.get("/health").status_code == live.http.get("/metrics").status_code == 200
 
 
+def test_a_key_administers_through_a_proxy() -> None:
+    with Live(FakeBackend(), options=AppOptions(admin_keys=("open",))) as live:
+        headers = {"Authorization": "Bearer open", "X-Forwarded-For": "203.0.113.9"}
+        assert live.http.get("/admin/config", headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -314,8 +320,16 @@ def test_keys_guard_the_model_and_the_admin_routes(header: str) -> None:
         {"Origin": "http://[::1"},
         {"Host": "[::1"},
         {"X-Forwarded-For": "203.0.113.9"},
+        {"X-Forwarded-For": "127.0.0.1"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Real-IP": "127.0.0.1"},
+        {"Forwarded": "for=127.0.0.1"},
+        {"Via": "1.1 proxy"},
     ],
 )
 def test_without_an_admin_key_only_this_machine_may_administer(live: Live, headers: dict[str, str]) -> None:
-    assert live.http.get("/admin/config", headers=headers).status_code == 403
+    refused = live.http.get("/admin/config", headers=headers)
+    assert refused.status_code == 403
+    assert "--admin-key-file" in refused.json()["error"]["message"]
+    assert live.http.post("/v1/chat/completions", json=chat(), headers=headers).status_code == 200
     assert live.http.get("/admin/config", headers={"Origin": live.url}).status_code == 200
