@@ -11,10 +11,17 @@ from collections import deque
 from engine.core.cost_model import CostModel, Work
 from engine.core.quantiles import nearest_rank
 
+# The numbers below were chosen, none was measured by itself. Together they were: the p99 of paced steps came
+# to 0.97 to 1.04 of the target (tests/benchmarks/pace.py, November 2026; in the README).
+
+# Three stalls of other programs among so many steps do not count, four do: 64 · 0.05 = 3.2. A few prompts are
+# as many steps, so that heat or a busy machine shows within seconds.
 _REMEMBERED = 64
 _MARGIN_QUANTILE = 0.95
-# Before this many steps have been compared, predictions are stretched by the factor below.
+# Before this many steps have been compared, predictions are stretched by the factor below. With fewer the
+# quantile above is their maximum, and one stall is all it says.
 _ENOUGH = 8
+# A model that was not tried yet may be off by half: that is where a fit counts as none (`cost_fit`).
 _UNPROVEN_MARGIN = 1.5
 # A chunk may be at most this many times the largest that was ever timed: costs need not stay linear
 # beyond what was seen. From the first size on, eight doublings reach 8,192 tokens.

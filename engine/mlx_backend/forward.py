@@ -17,7 +17,8 @@ from engine.mlx_backend.projections import flatten_projections
 from engine.mlx_backend.row_caches import Layout, UnbatchableCacheError, join_caches
 
 # Logits of a row among others may differ from those of the row alone by rounding: matrix products of other
-# shapes sum in another order. A wrong pass differs by the logits' own size.
+# shapes sum in another order. A wrong pass differs by the logits' own size. Chosen, not measured, between the
+# two: bfloat16 rounds to 0.4 % each time.
 _ROUNDING = 0.02
 
 

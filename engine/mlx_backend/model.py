@@ -13,7 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from engine.core.executor import CheckpointSizes, ModelInfo
 from engine.default_model import DEFAULT_MODEL
@@ -29,14 +29,16 @@ from engine.mlx_backend.text import Tokenizer
 
 _log = logging.getLogger(__name__)
 
-# For models whose config does not say.
+# For models whose config does not say. Chosen, not measured: more than a model was trained on gives nonsense,
+# and few that are served today were trained on less.
 _FALLBACK_CONTEXT_TOKENS = 4096
 
 # Part of the device's memory that weights and KV may fill; activations, the allocator's slack and
-# everybody else on the machine need the rest.
+# everybody else on the machine need the rest. Chosen, not measured.
 _MEMORY_SHARE = 0.75
 
 # Part of what the weights leave of it that checkpoints of prefixes may fill; the rest is for requests.
+# Chosen, not measured: its worth depends on who shares how much, and `prefix_cache_bytes` sets it live.
 _CHECKPOINT_SHARE = 0.2
 
 
@@ -131,7 +133,7 @@ def kv_bytes_per_token(model: nn.Module) -> float:
     Taken from the caches themselves (shapes only, nothing is computed), so that latent, windowed and
     recurrent layers count as what they are.
     """
-    step = 256  # the caches grow in steps of this
+    step = KVCache.step  # the caches grow in steps of this
     shorter, longer = (_cache_bytes(model, num_tokens) for num_tokens in (step, 2 * step))
     return max(1.0, (longer - shorter) / step)
 
