@@ -22,7 +22,7 @@ from engine.mlx_backend.row import Row, draw
 
 # Output tokens a cache is preallocated for; a longer answer grows it by as much at a time. Chosen, not
 # measured: most answers end long before `max_tokens`, and memory for all of it would lie idle.
-_PREALLOCATED_OUTPUT_TOKENS = KVCache.step
+_PREALLOCATED_OUTPUT_TOKENS: int = KVCache.step
 
 # Tokens' worth of a step that is left when the next one is launched: it must outlast the launch. On an H200
 # reading 128 tokens takes 15 ms and a launch 5 to 10 (our measurement, November 2026).

@@ -133,7 +133,7 @@ def kv_bytes_per_token(model: nn.Module) -> float:
     Taken from the caches themselves (shapes only, nothing is computed), so that latent, windowed and
     recurrent layers count as what they are.
     """
-    step = KVCache.step  # the caches grow in steps of this
+    step: int = KVCache.step  # the caches grow in steps of this
     shorter, longer = (_cache_bytes(model, num_tokens) for num_tokens in (step, 2 * step))
     return max(1.0, (longer - shorter) / step)
 
