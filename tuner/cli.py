@@ -25,7 +25,7 @@ _URL = "http://127.0.0.1:8080"
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line. Exits 0 done, 1 failed, 2 wrong usage, 3 no config keeps the SLO, 130 Ctrl-C."""
-    arguments = _parser().parse_args(argv)
+    arguments = command_line().parse_args(argv)
     from tuner.signals import interruptible
 
     try:
@@ -55,7 +55,8 @@ def _how_to_go_on(error: Interrupted) -> str:
 # -- arguments -------------------------------------------------------------------------------------------
 
 
-def _parser() -> Parser:
+def command_line() -> Parser:
+    """Reads the arguments; what they ask for is in `run`."""
     parser = Parser(prog="tuner", description="Finds the config that keeps every stream moving.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     _add_optimize(commands)

@@ -219,8 +219,8 @@ class _Session:
         known = None if self._options.fresh else find_earlier(self._studies, study)
         capacity, sizing = measure_or_reuse(known, probe, study.slo_pause_s, self._announcer)
         announce_capacity(capacity, self._announcer)
-        base, asked = server.setter.original.config.to_mapping(), {"budget_s": self._wanted.budget_s}
-        self._studies.update(study, sizing=sizing | asked | {"scale": traffic.scale, "base": base})
+        base = server.setter.original.config.to_mapping()
+        self._studies.update(study, sizing=study.sizing | sizing | {"scale": traffic.scale, "base": base})
         return capacity
 
     # -- the study -------------------------------------------------------------------------------------

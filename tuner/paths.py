@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tuner.errors import UsageError
 
+_FILE = "evenflow.db"
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+psycopg)?://")
 
 
@@ -18,7 +19,11 @@ def state_dir() -> Path:
     if home:
         return Path(home).expanduser()
     xdg = os.environ.get("XDG_STATE_HOME")
-    return (Path(xdg).expanduser() if xdg else Path.home() / ".local" / "state") / "evenflow"
+    return Path(xdg).expanduser() / "evenflow" if xdg else _usual_dir()
+
+
+def _usual_dir() -> Path:
+    return Path.home() / ".local" / "state" / "evenflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,14 @@ class DatabaseLocation:
             return str(self.file)
         return f"postgresql://{self.url.partition('://')[2].rpartition('@')[2]}"
 
+    @property
+    def option(self) -> str:
+        """What `--db` has to say in another folder and environment; empty for the usual place."""
+        if self.file is None:
+            return self.shown
+        file = self.file.absolute()
+        return "" if file == _usual_dir() / _FILE else str(file)
+
 
 def locate_database(db: str | None) -> DatabaseLocation:
     """The databases that `--db` names; those of the state directory when None. Raises: UsageError."""
@@ -48,8 +61,8 @@ def locate_database(db: str | None) -> DatabaseLocation:
         return DatabaseLocation(url, url, None)
     if db and "://" in db and not db.startswith("sqlite:///"):
         raise UsageError(f"--db {db.partition('://')[0]}://…: give a file or a postgresql:// URL")
-    file = Path(db.removeprefix("sqlite:///")).expanduser() if db else state_dir() / "evenflow.db"
+    file = Path(db.removeprefix("sqlite:///")).expanduser() if db else state_dir() / _FILE
     if not file.name or file.is_dir():
-        raise UsageError(f"--db {db or file} is a folder; give a file in it, like {file / 'evenflow.db'}")
+        raise UsageError(f"--db {db or file} is a folder; give a file in it, like {file / _FILE}")
     optuna_file = file.with_name(f"{file.stem}.optuna{file.suffix or '.db'}")
     return DatabaseLocation(f"sqlite:///{file}", f"sqlite:///{optuna_file}", file)

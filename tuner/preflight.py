@@ -32,6 +32,7 @@ class Wanted:
     Attributes:
         replay: a trace file to replay instead of the profile.
         engine: URL; None starts an own engine with `model`.
+        command: the options that make the study anew.
     """
 
     slo_pause_s: float
@@ -43,6 +44,7 @@ class Wanted:
     backend: str
     seed: int
     name: str | None
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ def new_study(studies: Studies, wanted: Wanted, traffic: Traffic, model: str) ->
             seed=wanted.seed,
             created_at=stamp,
             updated_at=stamp,
+            sizing={"command": list(wanted.command)},
         )
     )
 

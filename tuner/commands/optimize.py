@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tuner.commands.again import command_again
 from tuner.commands.apply import put_winner
 from tuner.errors import EXIT_NO_CONFIG, UsageError
 from tuner.joining import Joined
@@ -80,4 +81,5 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
         backend=arguments.backend,
         seed=arguments.seed,
         name=arguments.study,
+        command=command_again(arguments),
     )

@@ -23,8 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         evidence = gather(studies, studies.get(arguments.study), location.shown)
     finally:
         engine.dispose()
-    # As shown: a URL's password does not belong into a file that is passed on.
-    content = page(evidence, location.shown if arguments.db else "")
+    content = page(evidence, location.option)
     file = arguments.html or Path(f"{evidence.study.name}.html")
     _write(file, content)
     size = f"{len(content.encode()) / 1e6:.1f} MB"

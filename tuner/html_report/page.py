@@ -34,7 +34,8 @@ def page(evidence: Evidence, db_option: str = "") -> str:
     """The whole file.
 
     Args:
-        db_option: as `--db` was given, for the commands that repeat it; empty for the usual place.
+        db_option: what `--db` has to say in the commands that repeat it; empty for the usual place. It holds
+            no password, which does not belong into a file that is passed on.
     """
     lanes, lane_figures = lanes_section(evidence)
     knobs, predicted = importance_figure(evidence), accuracy(evidence)

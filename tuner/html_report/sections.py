@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from shlex import quote
 
@@ -17,13 +18,8 @@ from tuner.reporting.findings import config_of, rows_of, sentence_of, tested_of,
 from tuner.reporting.terminal import in_seconds
 from tuner.search_space import describe
 from tuner.server.engine_client import DEFAULT_URL
-from tuner.store.models import StudyStatus, TrialKind, TrialStatus
-from tuner.traffic.offered import is_profile
+from tuner.store.models import StudyStatus, TrialStatus
 from tuner.trials import Trial
-
-_SIMULATED = "sim"  # what an engine without a model calls its model
-_TRACES = (".jsonl", ".csv", ".json", ".gz")
-_COUNTED = (TrialStatus.DONE, TrialStatus.ABORTED, TrialStatus.CRASHED)
 
 
 def verdict(evidence: Evidence) -> str:
@@ -207,9 +203,10 @@ def repeat_section(evidence: Evidence, db_option: str) -> str:
     """The commands that make all of this again."""
     study, name = evidence.study, quote(evidence.study.name)
     db = f" --db {quote(db_option)}" if db_option else ""
+    asked = study.sizing.get("command")  # not kept of a study by an older tuner
+    optimize = [shlex.join(["tuner", "optimize", *asked]) + db] if asked else []
     again = [
-        f"tuner optimize --slo-pause {study.slo_pause_s:g}s {_traffic(evidence)} --seed {study.seed}"
-        f" --trials {_num_searched(evidence)}{_budget(evidence)}{_server(evidence)}{db}",
+        *optimize,
         f"tuner show {name}{db}",
         f"tuner report {name} --html report.html{db}",
     ]
@@ -222,35 +219,11 @@ def repeat_section(evidence: Evidence, db_option: str) -> str:
             paragraph("Or by hand, as engine serve --config winner.json:"),
             commands(json.dumps(config_of(winner).to_mapping(), indent=2).splitlines()),
         ]
-    elif study.status is not StudyStatus.FINISHED:
-        content += [paragraph("To go on with it:"), commands([f"{again[0]} --study {name}"])]
+    elif optimize and study.status is not StudyStatus.FINISHED:
+        content += [paragraph("To go on with it:"), commands([f"{one} --study {name}" for one in optimize])]
     applied = [
         f"{row.applied_at[:16].replace('T', ' ')} UTC: {row.url}, generation {row.generation}: {row.verdict}"
         for row in evidence.applies
     ]
     content += [paragraph("So far it was put on:"), commands(applied)] if applied else []
     return section("repeat", "Do it again", *content)
-
-
-def _traffic(evidence: Evidence) -> str:
-    name = evidence.study.profile
-    if name.endswith(_TRACES):
-        return f"--replay {quote(name)}"
-    return f"--profile {quote(name if is_profile(name) else name + '.yaml')}"
-
-
-def _server(evidence: Evidence) -> str:
-    engine, model = evidence.study.engine, evidence.study.model
-    if engine != OWN_ENGINE:
-        return f" --engine {quote(engine)}"
-    return " --backend sim" if model == _SIMULATED else f" --model {quote(model)}"
-
-
-def _budget(evidence: Evidence) -> str:
-    """It decides how much traffic a run plays; a study from before it was kept does not say."""
-    budget_s = evidence.study.sizing.get("budget_s")
-    return f" --budget {budget_s:g}s" if budget_s else ""
-
-
-def _num_searched(evidence: Evidence) -> int:
-    return max(1, sum(t.kind is TrialKind.SEARCH and t.status in _COUNTED for t in evidence.trials))

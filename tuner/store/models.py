@@ -57,7 +57,8 @@ class StudyRow(SQLModel, table=True):
     """A search for one SLO, profile and model.
 
     Attributes:
-        sizing: what the target was measured to do: the `loadtests` sizing, stall floor and fitted costs.
+        sizing: what the target was measured to do (the `loadtests` sizing, stall floor and fitted costs), and
+            the `command` that asked for it.
         round: how often the study came to its end; fresh seeds for confirmations follow from it.
         result: the object `--json` prints, once there is one.
     """

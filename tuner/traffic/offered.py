@@ -60,7 +60,11 @@ class Traffic:
 
 def is_profile(name: str) -> bool:
     """Whether a command's argument names a profile, and not a trace."""
-    return name in profile_names() or Path(name).suffix in (".yaml", ".yml")
+    return name in profile_names() or is_profile_file(name)
+
+
+def is_profile_file(name: str) -> bool:
+    return Path(name).suffix in (".yaml", ".yml")
 
 
 def profile_traffic(

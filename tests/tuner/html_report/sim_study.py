@@ -32,6 +32,7 @@ COSTS = CostModel(
     decode_kv_token_s=2e-6,
 )
 CAPACITY = Capacity(COSTS, 0.04, 0.05, 100, 0.042, 8192)
+ASKED = ["--slo-pause=0.5s", "--profile=/my profiles/p.yaml", "--trials=4"]
 _MODEL = ModelInfo(name="m", context_tokens=8192, kv_capacity_tokens=100_000)
 _KINDS = ("stream", "long", "short")
 
@@ -95,7 +96,7 @@ def sim_bench(
     """
     bench = StudyBench(directory, num_trials=num_trials)
     study = bench.study
-    bench.studies.update(study, sizing={"capacity": CAPACITY.to_mapping()})
+    bench.studies.update(study, sizing={"capacity": CAPACITY.to_mapping(), "command": ASKED})
     result = bench.run(SimServer(bench.clock, drift), SimServer())
     subject = Subject(
         study="bench",

@@ -106,19 +106,25 @@ def test_it_says_what_was_found_and_how_to_have_it_again(found: str) -> None:
     said = words(found)
     assert "nobody's answer stopped for more than" in said
     assert "3 confirmations on fresh traffic" in said
-    assert "tuner optimize --slo-pause 0.5s --profile p.yaml --seed 1 --trials 4 --model m" in said
+    assert "tuner optimize --slo-pause=0.5s '--profile=/my profiles/p.yaml' --trials=4 tuner show" in said
     assert "tuner apply bench --to" in said
 
 
 def test_commands_stand_as_they_are_to_be_typed(tmp_path: Path) -> None:
     bench = sim_bench(tmp_path)
-    bench.studies.update(
-        bench.study, profile="my monday.jsonl", engine="http://10.0.0.1:8080", sizing={"budget_s": 90.0}
-    )
+    bench.studies.update(bench.study, engine="http://10.0.0.1:8080")
     said = words(page(evidence_of(bench), "my studies.db"))
-    assert "--replay 'my monday.jsonl' --seed 1 --trials 4 --budget 90s --engine http://10.0.0.1:8080" in said
+    assert "--trials=4 --db 'my studies.db'" in said
     assert "tuner show bench --db 'my studies.db'" in said
     assert "tuner rollback --to http://10.0.0.1:8080" in said
+
+
+def test_a_study_whose_command_was_not_kept_shows_none(tmp_path: Path) -> None:
+    bench = sim_bench(tmp_path)
+    bench.studies.update(bench.study, sizing={"capacity": bench.study.sizing["capacity"]})
+    said = words(page(evidence_of(bench)))
+    assert "tuner optimize" not in said
+    assert "tuner show bench" in said
 
 
 def test_the_freeze_is_seen_to_go_away(found: str) -> None:
