@@ -17,7 +17,7 @@ from tuner.paths import DatabaseLocation
 from tuner.server.engine_client import EngineClient, Keys
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.studies import Studies, now
-from tuner.traffic.offered import Traffic, profile_traffic, trace_traffic
+from tuner.traffic.offered import Traffic, check_streams, profile_traffic, trace_traffic
 
 OWN_ENGINE = "own"
 _BUSY_LOAD = 0.75
@@ -100,8 +100,11 @@ def load_traffic(wanted: Wanted, study: StudyRow | None) -> Traffic:
     """The traffic to offer, at the scale of the study that is gone on with. Raises: TunerError."""
     scale = study.sizing.get("scale") if study else None
     if wanted.replay:
-        return trace_traffic(wanted.replay, wanted.budget_s, scale)
-    return profile_traffic(wanted.profile, wanted.slo_pause_s, wanted.budget_s, scale)
+        traffic = trace_traffic(wanted.replay, wanted.budget_s, scale)
+    else:
+        traffic = profile_traffic(wanted.profile, wanted.slo_pause_s, wanted.budget_s, scale)
+    check_streams(traffic.name, traffic.longest_answer_tokens)
+    return traffic
 
 
 def check_model(study: StudyRow, model: str) -> None:

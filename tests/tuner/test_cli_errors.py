@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuner.engines import run_tuner, sim_engine
+from engine.core.trace import TraceHeader, TraceRow, format_header, format_row
+from tests.tuner.engines import QUICK_PROFILE, run_tuner, sim_engine
 
 
 class _Foreign(http.server.BaseHTTPRequestHandler):
@@ -63,6 +65,25 @@ def test_apply_without_a_server(tmp_path: Path) -> None:
 
 def test_an_unknown_command(tmp_path: Path) -> None:
     assert "invalid choice" in fails(tmp_path, 2, "optimise")
+
+
+def test_a_profile_whose_answers_are_one_token_long_is_refused_before_an_engine_starts(
+    tmp_path: Path,
+) -> None:
+    profile = tmp_path / "brief.yaml"
+    profile.write_text(re.sub(r"max_tokens: \d+", "max_tokens: 1", QUICK_PROFILE.read_text()))
+    line = fails(
+        tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--profile", str(profile), "--backend", "sim"
+    )
+    assert "no answer of quick is longer than one token" in line
+
+
+def test_a_trace_whose_answers_are_one_token_long_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
+    trace = tmp_path / "brief.jsonl"
+    row = TraceRow(id="a", t=0.0, prompt_tokens=4000, output_tokens=1)
+    trace.write_text(f"{format_header(TraceHeader())}\n{format_row(row)}\n")
+    line = fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--replay", str(trace), "--backend", "sim")
+    assert "no answer of brief.jsonl is longer than one token" in line
 
 
 def test_an_unknown_profile(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tuner.announce import Announcer
 from tuner.errors import TunerError
 from tuner.evaluation.sizing import Capacity
 from tuner.search.limits import Floor
+from tuner.traffic.offered import check_streams
 
 _BUSY_ERROR = 0.35
 
@@ -32,7 +33,9 @@ def announce_capacity(capacity: Capacity, announcer: Announcer) -> None:
 
 
 def announce_traffic(schedule: Schedule, announcer: Announcer) -> None:
-    """What each config will meet. Raises: TunerError: nothing in it is long, so there is nothing to tune."""
+    """What each config will meet. Raises: TunerError: nothing is long in it or streams: nothing to tune."""
+    measured = (request for request in schedule.requests if request.measured)
+    check_streams(schedule.name, max((request.max_tokens for request in measured), default=0))
     new = zip(schedule.requests, uncached_tokens(schedule.requests), strict=True)
     long = [r for r, tokens in new if r.measured and tokens >= schedule.long_prompt_tokens]
     if not long:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from engine.core.errors import TraceError
 from loadtests.errors import ProfileError
+from loadtests.traffic.draws import longest
 from loadtests.traffic.offered_load import build_schedule
 from loadtests.traffic.profile import Profile, TraceSource
 from loadtests.traffic.profiles import load_profile, profile_names
@@ -41,6 +42,7 @@ class Traffic:
             the length of an `auto` prompt in pause SLOs, of a trace the seconds that are replayed.
         long_prefill_slos: for `Capacity.sizing`.
         build: the schedule of a seed, in a study of the other seed.
+        longest_answer_tokens: that it can have, before it is sized.
         held_out: what a recorded trace keeps for the confirmation, in words; empty where every seed is fresh.
         num_fresh: different windows that can be confirmed on; None where every seed is one.
     """
@@ -50,12 +52,22 @@ class Traffic:
     scale: float
     long_prefill_slos: float
     build: Build
+    longest_answer_tokens: float
     held_out: str = ""
     num_fresh: int | None = None
 
     def schedules(self, sizing: Sizing, study_seed: int) -> Callable[[int], Schedule]:
         """The requests of each seed, for a target of this size; built once each."""
         return cache(lambda seed: self.build(seed, sizing, study_seed))
+
+
+def check_streams(name: str, longest_answer_tokens: float) -> None:
+    """Raises: TunerError: a pause is between two tokens, and no answer has two."""
+    if longest_answer_tokens < 2:
+        raise TunerError(
+            f"no answer of {name} is longer than one token, so no stream can pause and there is nothing to "
+            "tune; give it longer answers (max_tokens of a profile, out of a trace)"
+        )
 
 
 def is_profile(name: str) -> bool:
@@ -87,7 +99,7 @@ def profile_traffic(
     slos = scale or _affordable_slos(profile, slo_pause_s, budget_s)
     fitted = dataclasses.replace(profile, long_prefill_slos=slos)
     build = _refusing(lambda seed, sizing, _: build_schedule(fitted, seed, sizing))
-    return Traffic(profile.name, _num_lanes(profile), slos, slos, build)
+    return Traffic(profile.name, _num_lanes(profile), slos, slos, build, _longest_answer(profile))
 
 
 def _trace_profile_traffic(
@@ -97,7 +109,8 @@ def _trace_profile_traffic(
     window_s = scale or min(profile.duration, budget_s / RUNS_PER_BUDGET)
     build = _refusing(lambda seed, sizing, _: build_trace_schedule(profile, recorded, seed, sizing, window_s))
     note = "the profile replays its trace's beginning: confirmed on the very requests that it is searched on"
-    return Traffic(profile.name, 1, window_s, profile.long_prefill_slos, build, note, num_fresh=0)
+    slos, most = profile.long_prefill_slos, _longest_recorded(recorded)
+    return Traffic(profile.name, 1, window_s, slos, build, most, note, num_fresh=0)
 
 
 def _refusing(build: Build) -> Build:
@@ -118,6 +131,16 @@ def _affordable_slos(profile: Profile, slo_pause_s: float, budget_s: float) -> f
     run_units = profile.warm_up + profile.duration
     affordable = budget_s / (RUNS_PER_BUDGET * run_units * slo_pause_s)
     return min(profile.long_prefill_slos, max(_MIN_LONG_SLOS, affordable))
+
+
+def _longest_answer(profile: Profile) -> float:
+    """Of a measured request; an `auto` one is as long as the target can write."""
+    lengths = [group.max_tokens for group in profile.groups if not group.warm_up]
+    return max((math.inf if one.kind == "auto" else longest(one) for one in lengths), default=0)
+
+
+def _longest_recorded(recorded: Recorded) -> int:
+    return max(row.output_tokens for row in recorded.rows)
 
 
 def _num_lanes(profile: Profile) -> int:
@@ -146,7 +169,8 @@ def trace_traffic(path: str, budget_s: float, scale: float | None = None) -> Tra
             part = parts.searched(searched_index(seed, study_seed))
         return _build_replay(part, seed, sizing, window_s, name)
 
-    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, _refusing(build), parts.note, parts.num_windows)
+    most = _longest_recorded(recorded)
+    return Traffic(name, 1, window_s, _MIN_LONG_SLOS, _refusing(build), most, parts.note, parts.num_windows)
 
 
 def recorded_trace(path: str) -> Recorded:

@@ -8,10 +8,21 @@ from tuner.errors import TunerError
 from tuner.reporting.preparations import announce_traffic
 
 
-def test_traffic_in_which_nobody_is_long_has_nothing_to_tune() -> None:
-    request = ScheduledRequest(id="short", at_s=0.0, prompt_tokens=99, max_tokens=8, prompt_seed=1)
-    schedule = Schedule(
+def talk(prompt_tokens: int, max_tokens: int) -> Schedule:
+    request = ScheduledRequest(
+        id="a", at_s=0.0, prompt_tokens=prompt_tokens, max_tokens=max_tokens, prompt_seed=1
+    )
+    return Schedule(
         name="talk", seed=1, requests=(request,), duration_s=1.0, grace_s=1.0, long_prompt_tokens=100
     )
+
+
+def test_traffic_in_which_nobody_is_long_has_nothing_to_tune() -> None:
     with pytest.raises(TunerError, match=r"no request of talk is long \(100 new tokens or more\)"):
-        announce_traffic(schedule, Silence())
+        announce_traffic(talk(99, 8), Silence())
+
+
+def test_traffic_in_which_nobody_streams_has_nothing_to_tune() -> None:
+    with pytest.raises(TunerError, match="no answer of talk is longer than one token"):
+        announce_traffic(talk(100, 1), Silence())
+    announce_traffic(talk(100, 2), Silence())
