@@ -13,8 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 
 from engine.core.admission import Admitted, Refused
 from engine.core.config import SchedulerConfig
@@ -26,6 +24,7 @@ from engine.core.pipeline import Pipeline
 from engine.core.request import FinishReason, Request
 from engine.core.scheduler import Scheduler, run_step
 from engine.core.timeline import Timeline
+from engine.notices import Crashed, Ended, EngineState, Notice, Ready, Stepped, Unavailable
 from engine.warmup import warm_up
 
 _log = logging.getLogger(__name__)
@@ -33,58 +32,6 @@ _log = logging.getLogger(__name__)
 # A device that fails this often within the window is not going to get well by loading again.
 _MAX_CRASHES = 3
 _CRASH_WINDOW_S = 600.0
-
-
-class EngineState(StrEnum):
-    """Where the engine thread is in its life."""
-
-    LOADING = "loading"
-    READY = "ready"
-    RECOVERING = "recovering"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    DEAD = "dead"
-
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """A request met an engine that is not ready; nothing was tried."""
-
-    state: EngineState
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The model is loaded and warm; also sent after each recovery."""
-
-    model: ModelInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """One step ended, and what it brought about."""
-
-    record: StepRecord
-    events: list[Event]
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed:
-    """The executor failed; every request that was inside ends here."""
-
-    message: str
-    events: list[FinishedEvent]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The thread is over, on its own account when there is an error. The last notice."""
-
-    error: Exception | None
-    events: list[FinishedEvent]
-
-
-Notice = Ready | Stepped | Crashed | Ended
 
 
 class EngineLoop:

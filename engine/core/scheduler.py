@@ -6,7 +6,6 @@ drives the server and the simulator.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from engine.core.cost_model import UNFITTED, CostModel, Work
 from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import ModelInfo
 from engine.core.forecast import Forecast
+from engine.core.inside import Inside
 from engine.core.occupancy import Occupancy
 from engine.core.pace import Pace
 from engine.core.pipeline import Pipeline, Settled
@@ -53,9 +53,7 @@ class Scheduler:
         self._prefixes = PrefixCache(model, cache_bytes(self._config, model))
         self._generation = generation
         self._lock = lock or nullcontext()
-        self._waiting: list[Row] = []
-        self._running: dict[str, Row] = {}
-        self._to_release: list[str] = []
+        self._inside = Inside(model)
         self._step = 0
         self._decodes_since_chunk = 0
         self._last_chunk_step = 0
@@ -73,11 +71,11 @@ class Scheduler:
         with self._lock:
             if self._stopping:
                 return Refused(RefusalCode.STOPPING, "the server is shutting down")
-            row.num_expected = self._prefixes.expect(row, self._inside())
+            row.num_expected = self._prefixes.expect(row, self._inside.rows)
             verdict = self._decide(row)
             if isinstance(verdict, Admitted):
-                self._prefixes.admit(row, self._inside())
-                insort(self._waiting, row, key=Row.queue_key)
+                self._prefixes.admit(row, self._inside.rows)
+                self._inside.admit(row)
             return verdict
 
     def finish(self, request_id: str, reason: FinishReason, now_s: float) -> FinishedEvent | None:
@@ -86,8 +84,7 @@ class Scheduler:
         Its row is freed by the next plan. None when it is not inside, or no longer.
         """
         with self._lock:
-            waiting = (row for row in self._waiting if row.request.id == request_id)
-            row = self._running.get(request_id) or next(waiting, None)
+            row = self._inside.find(request_id)
             return self._end(row, reason, now_s) if row else None
 
     def stop(self) -> None:
@@ -113,18 +110,18 @@ class Scheduler:
     def is_idle(self) -> bool:
         """Nothing to plan and nothing to wait for."""
         with self._lock:
-            inside = self._waiting or self._running or self._in_flight
-            return not (inside or self._to_release or self._prefixes.has_drops)
+            return self._inside.is_empty and not (self._in_flight or self._prefixes.has_drops)
 
     @property
     def occupancy(self) -> Occupancy:
         with self._lock:
+            inside = self._inside
             return Occupancy(
-                num_running=len(self._running),
-                num_waiting=len(self._waiting),
-                waiting_prefill_tokens=sum(row.num_uncached for row in self._waiting),
-                kv_tokens=self._promised_kv(),
-                kv_used_tokens=sum(row.depth for row in self._running.values()),
+                num_running=len(inside.running),
+                num_waiting=len(inside.waiting),
+                waiting_prefill_tokens=sum(row.num_uncached for row in inside.waiting),
+                kv_tokens=inside.promised_kv,
+                kv_used_tokens=sum(row.depth for row in inside.running.values()),
                 prefix_cache=self._prefixes.use,
             )
 
@@ -134,19 +131,19 @@ class Scheduler:
         """What the next step does. May be empty while launched work is still to be waited for."""
         with self._lock:
             self._step += 1
-            release, self._to_release = tuple(self._to_release), []
-            started = self._start_waiting()
-            decode = tuple(row for row in self._running.values() if row.may_decode)
+            release = self._inside.take_ended()
+            started = self._inside.start(self._config)
+            decode = tuple(row for row in self._inside.running.values() if row.may_decode)
             chunks = self._plan_chunks(decode, now_s)
             restores = self._begin(chunks)
             self._note_idle(now_s, bool(decode))
             self._launch(decode, chunks, now_s)
-            keeps = self._prefixes.keep([self._running[chunk.request_id] for chunk in chunks])
+            keeps = self._prefixes.keep([self._inside.running[chunk.request_id] for chunk in chunks])
             return StepPlan(
                 step=self._step,
                 generation=self._generation,
                 release=release,
-                start=started,
+                start=tuple(row.request for row in started),
                 restore=restores,
                 drop=self._prefixes.take_drops(),
                 decode=tuple(row.request.id for row in decode),
@@ -163,54 +160,32 @@ class Scheduler:
             self._pace.note(work, duration_s)
             events: list[Event] = []
             for request_id, token in settled.tokens_by_request():
-                if row := self._running.get(request_id):
+                if row := self._inside.running.get(request_id):
                     self._take_token(row, token, settled.step, now_s, events)
             record = StepRecord(
                 settled.step, settled.generation, now_s, duration_s, work, settled.prefill,
-                len(self._running), len(self._waiting),
+                len(self._inside.running), len(self._inside.waiting),
             )  # fmt: skip
             return record, events
 
     # -- inside --------------------------------------------------------------------------------------
 
     def _decide(self, row: Row) -> Admitted | Refused:
-        starting = self._starting()
-        running, waiting = [*self._running.values(), *starting], self._waiting[len(starting) :]
+        starting = self._inside.starting(self._config)
+        running = [*self._inside.running.values(), *starting]
+        waiting = self._inside.waiting[len(starting) :]
         load, own_s = self._forecast.load(row, running, waiting, self._config)
         return admission.decide(row.request, load, own_s, self._config, self._model, row.num_expected)
 
-    def _start_waiting(self) -> tuple[Request, ...]:
-        """Moves the head of the queue into the running set."""
-        starting = self._starting()
-        del self._waiting[: len(starting)]
-        self._running |= {row.request.id: row for row in starting}
-        return tuple(row.request for row in starting)
-
-    def _starting(self) -> list[Row]:
-        """The head of the queue, as far as slots and KV last: what the next plan starts."""
-        waiting = self._waiting[: max(0, self._config.max_running_requests - len(self._running))]
-        if not waiting:
-            return []
-        starting: list[Row] = []
-        budget = admission.kv_budget_tokens(self._config, self._model) - self._promised_kv()
-        for row in waiting:
-            # A budget lowered below what one waiting request needs must not lock the queue for ever.
-            needed = self._model.kv_tokens(row.request)
-            if needed > budget and (self._running or starting):
-                break
-            budget -= needed
-            starting.append(row)
-        return starting
-
     def _plan_chunks(self, decode: tuple[Row, ...], now_s: float) -> tuple[PrefillChunk, ...]:
-        rows = sorted((r for r in self._running.values() if r.num_unread), key=Row.queue_key)
+        rows = sorted((r for r in self._inside.running.values() if r.num_unread), key=Row.queue_key)
         too_soon = decode and self._decodes_since_chunk + 1 < self._config.decode_steps_per_chunk
         if not rows or too_soon:
             return ()
         unread = self._without_followers([self._unread(row, now_s) for row in rows])
         decoding = Work.of_decode(row.depth for row in decode).beside_chunks(self._model.one_pass)
         chunks = plan_prefill(unread, decoding, self._config, self._pace)
-        return tuple(self._prefixes.cut(self._running[chunk.request_id], chunk) for chunk in chunks)
+        return tuple(self._prefixes.cut(self._inside.running[chunk.request_id], chunk) for chunk in chunks)
 
     def _unread(self, row: Row, now_s: float) -> Unread:
         hit = None if row.begun else self._prefixes.find(row)
@@ -220,17 +195,17 @@ class Scheduler:
 
     def _without_followers(self, unread: list[Unread]) -> list[Unread]:
         """Leaves out prompts that gain by waiting for a checkpoint of another one."""
-        rows = [self._running[prompt.request_id] for prompt in unread]
+        rows = [self._inside.running[prompt.request_id] for prompt in unread]
         if all(row.digests is None for row in rows):
             return unread
         ordered = order_prompts(unread, self._config.prefill_order, self._pace.costs)
-        rows = [self._running[prompt.request_id] for prompt in ordered]
+        rows = [self._inside.running[prompt.request_id] for prompt in ordered]
         following = self._prefixes.followers(rows, self._last_chunk_step)
         return [prompt for prompt in unread if prompt.request_id not in following]
 
     def _begin(self, chunks: Iterable[PrefillChunk]) -> tuple[Restore, ...]:
         """Settles what the prompts that are read from here on start from."""
-        rows = (self._running[chunk.request_id] for chunk in chunks)
+        rows = (self._inside.running[chunk.request_id] for chunk in chunks)
         restores = (self._prefixes.begin(row) for row in rows if not row.begun)
         return tuple(restore for restore in restores if restore)
 
@@ -246,7 +221,7 @@ class Scheduler:
         self._decodes_since_chunk = 0
         self._last_chunk_step = self._step
         for chunk in chunks:
-            self._running[chunk.request_id].take_chunk(chunk, self._step, now_s)
+            self._inside.running[chunk.request_id].take_chunk(chunk, self._step, now_s)
 
     def _note_idle(self, now_s: float, streaming: bool) -> None:
         """The device had nothing to do since the last wait: the host's time, if a stream waited for it."""
@@ -266,20 +241,11 @@ class Scheduler:
             events.append(self._end(row, FinishReason.STOP if stops else FinishReason.LENGTH, now_s))
 
     def _end(self, row: Row, reason: FinishReason, now_s: float) -> FinishedEvent:
-        if self._running.pop(row.request.id, None):
-            self._to_release.append(row.request.id)
-        else:
-            self._waiting.remove(row)
+        self._inside.end(row)
         row.timeline.ended_at_s = now_s
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._forecast.note_answer(row.timeline.num_output_tokens)
         return FinishedEvent(row.request.id, reason, row.timeline)
-
-    def _inside(self) -> list[Row]:
-        return [*self._running.values(), *self._waiting]
-
-    def _promised_kv(self) -> int:
-        return sum(self._model.kv_tokens(row.request) for row in self._running.values())
 
 
 def _cause(settled: Settled, work: Work, duration_s: float) -> PauseCause:

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from engine.core.admission import RefusalCode, Refused
-from engine.loop import EngineState, Unavailable
+from engine.notices import EngineState, Unavailable
 
 _log = logging.getLogger(__name__)
 _NEVER = {RefusalCode.CONTEXT_LENGTH, RefusalCode.KV_BUDGET}

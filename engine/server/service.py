@@ -14,7 +14,8 @@ from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import Executor, ModelInfo
 from engine.core.request import FinishReason, Request
 from engine.cost_store import CostStore
-from engine.loop import Crashed, Ended, EngineLoop, EngineState, Notice, Ready, Stepped, Unavailable
+from engine.loop import EngineLoop
+from engine.notices import Crashed, Ended, EngineState, Notice, Ready, Stepped, Unavailable
 from engine.server.calibration import Calibrator
 from engine.server.errors import ApiError, LengthFields, failure, refusal_error, unavailable
 from engine.server.metrics import Metrics

@@ -77,10 +77,10 @@ class StretchScheduler(Scheduler):
         """How many of the next steps only write, to the same rows, unless somebody comes or leaves: all that
         is running does, and has since the latest step.
         """
-        rows = self._running.values()
+        rows = self._inside.running.values()
         if self._in_flight and self._in_flight[0].num_chunks:
             return 0
-        if not rows or self._prefixes.has_drops or self._starting():
+        if not rows or self._prefixes.has_drops or self._inside.starting(self._config):
             return 0
         settled_at_s, least = self._settled_at_s, 1 << 62
         for row in rows:
@@ -94,22 +94,22 @@ class StretchScheduler(Scheduler):
     @property
     def rows(self) -> tuple[str, ...]:
         """Ids of what is running."""
-        return tuple(self._running)
+        return tuple(self._inside.running)
 
     def writing(self) -> Work:
         """What the next of those steps does."""
-        return Work.of_decode(row.depth for row in self._running.values())
+        return Work.of_decode(row.depth for row in self._inside.running.values())
 
     def repeat(self, ends_at_s: Sequence[float]) -> Stretch:
         """Takes in `num_alike` of those steps, or fewer: each was planned, and one ended at each instant."""
         work = self._in_flight[0] if self._in_flight else self.writing()
-        release, self._to_release = tuple(self._to_release), []
+        release = self._inside.take_ended()
         first = StepPlan(
             step=self._step + 1, generation=self._generation, release=release, decode=self.rows
         )  # fmt: skip
         stretch = Stretch(
             first, first.step - len(self._in_flight), self._settled_at_s, ends_at_s, work,
-            len(self._running), len(self._waiting),
+            len(self._inside.running), len(self._inside.waiting),
         )  # fmt: skip
         self._write(stretch)
         self._step += len(ends_at_s)
@@ -125,7 +125,7 @@ class StretchScheduler(Scheduler):
         longest_s = max(gaps)
         step = stretch.settled + gaps.index(longest_s)
         cause = PauseCause(step, PauseKind.DECODE, longest_s, decode_rows=stretch.num_running)
-        for row in self._running.values():
+        for row in self._inside.running.values():
             row.num_sampled += len(gaps)
             _write(row.timeline, stretch.ends_at_s, longest_s, cause)
 

@@ -9,7 +9,7 @@ from engine.core.events import FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import Executor, ModelInfo
 from engine.core.plan import PrefillChunk
 from engine.core.request import Request
-from engine.loop import Crashed, Ended, Notice, Ready, Stepped
+from engine.notices import Crashed, Ended, Notice, Ready, Stepped
 from engine.sim_backend import WordTokenizer
 from tests.patience import DEADLINE_S
 

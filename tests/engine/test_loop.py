@@ -11,7 +11,8 @@ import pytest
 from engine.core.admission import Admitted, RefusalCode, Refused
 from engine.core.config import SchedulerConfig
 from engine.core.request import FinishReason, Request
-from engine.loop import EngineLoop, EngineState, Unavailable
+from engine.loop import EngineLoop
+from engine.notices import EngineState, Unavailable
 from tests.engine.fakes import FakeBackend, FakeExecutor, Inbox
 from tests.patience import DEADLINE_S
 
