@@ -19,6 +19,7 @@ from engine.mlx_backend.executor import MlxExecutor
 from engine.mlx_backend.model import load_model
 from engine.sim.executor import SimExecutor, VirtualClock
 from tests.contracts.driver import random_prompt
+from tests.core.fakes import prefill_tokens
 from tests.mlx_backend.tiny_models import make_tiny_model
 
 # A request, its step of arrival, and the step at which its client leaves.
@@ -66,7 +67,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_live_plans_equal_simulated_plans(name: str, live: MlxExecutor) -> None:
     arrivals = [(plain_request(index, row[0], row[1]), *row[2:]) for index, row in enumerate(ARRIVALS)]
     plans = both(live, parse_config(CONFIGS[name]), arrivals)
-    assert sum(plan.num_prefill_tokens for plan in plans) > 600
+    assert sum(prefill_tokens(plan) for plan in plans) > 600
 
 
 @pytest.mark.parametrize("name", CACHES)

@@ -69,7 +69,3 @@ class StepPlan:
     decode: tuple[str, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
     keep: tuple[Keep, ...] = ()
-
-    @property
-    def num_prefill_tokens(self) -> int:
-        return sum(chunk.num_tokens for chunk in self.prefill)

@@ -196,20 +196,6 @@ def parse_rows(
             )
 
 
-def read_trace(lines: Iterable[str], source: str = "trace") -> tuple[TraceHeader, Iterator[TraceRow]]:
-    """The header, and the rows one by one as they are asked for. Blank lines are skipped.
-
-    Raises:
-        TraceError: at once for the header, while iterating for a row.
-    """
-    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-    _, first = next(numbered, (1, ""))
-    if not first:
-        raise TraceError(f"{source}: the file is empty; a trace starts with a header line")
-    header = parse_header(first, source)
-    return header, parse_rows(numbered, header, source)
-
-
 class _Row:
     """One line's values, taken by kind; None when absent."""
 

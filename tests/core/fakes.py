@@ -21,6 +21,11 @@ def request(request_id: str, prompt: int = 10, output: int = 4, at_s: float = 0.
     return Request(id=request_id, prompt=range(prompt), max_tokens=output, arrived_at_s=at_s, **rest)  # type: ignore[arg-type]
 
 
+def prefill_tokens(plan: StepPlan) -> int:
+    """Prompt tokens that a step reads."""
+    return sum(chunk.num_tokens for chunk in plan.prefill)
+
+
 class StrictExecutor(SimExecutor):
     """Refuses work for rows that were never started or are released, and counts rows alive.
 

@@ -9,7 +9,7 @@ from engine.core.executor import ModelInfo
 from engine.core.request import FinishReason
 from engine.core.timeline import PauseKind
 from engine.sim.executor import TOKEN
-from tests.core.fakes import Engine, chunks_of, request
+from tests.core.fakes import Engine, chunks_of, prefill_tokens, request
 
 prompts = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 12), st.integers(0, 20)), max_size=12)
 knobs = st.fixed_dictionaries(
@@ -71,7 +71,7 @@ def test_prefill_never_exceeds_the_budget_and_the_oldest_prompt_always_advances(
     for plan in engine.plans:
         assert len(plan.decode) == len(set(plan.decode))
         budget = limit if plan.decode else config["solo_chunk_tokens"] or 1 << 62
-        assert plan.num_prefill_tokens <= budget
+        assert prefill_tokens(plan) <= budget
     assert_oldest_advances(engine)
 
 
@@ -95,7 +95,7 @@ def test_eight_long_prompts_share_one_budget_and_the_oldest_always_advances() ->
         engine.submit(*(request(f"long{i}", 700 - 50 * i, 2) for i in range(8)))
         engine.run()
         reading = [plan for plan in engine.plans if plan.prefill and plan.decode]
-        assert max(plan.num_prefill_tokens + len(plan.decode) for plan in reading) == 64
+        assert max(prefill_tokens(plan) + len(plan.decode) for plan in reading) == 64
         assert_oldest_advances(engine)
         assert len(engine.ends()) == 9
 
@@ -117,7 +117,7 @@ def test_streams_write_one_token_in_every_step_while_a_prompt_is_read() -> None:
     for _ in range(20):
         plan = engine.step()
         assert plan.decode == ("stream",)
-        assert plan.num_prefill_tokens == 31
+        assert prefill_tokens(plan) == 31
 
 
 def test_a_row_is_freed_within_one_step_of_its_abort() -> None:
@@ -173,10 +173,10 @@ def test_a_new_config_takes_hold_at_the_next_plan_and_carries_its_generation() -
     engine.submit(request("stream", 4, 50))
     engine.step(2)
     engine.submit(request("long", 500, 2))
-    assert engine.step().num_prefill_tokens == 63
+    assert prefill_tokens(engine.step()) == 63
     engine.configure(generation=2, prefill_chunk_tokens=16)
     plan = engine.step()
-    assert (plan.num_prefill_tokens, plan.generation) == (15, 2)
+    assert (prefill_tokens(plan), plan.generation) == (15, 2)
 
 
 def test_a_stop_token_ends_the_answer_without_being_part_of_it() -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from engine.core.trace import (
     is_header,
     parse_header,
     parse_row,
-    read_trace,
+    parse_rows,
 )
 
 HEADER = '{"v":1,"kind":"header"}'
@@ -116,9 +117,8 @@ def test_other_versions_and_headerless_files_are_refused(line) -> None:
 
 
 def test_rows_are_read_as_they_are_asked_for() -> None:
-    lines = iter([HEADER, "", '{"id": "a", "t": 0, "in": 1, "out": 1}', "broken"])
-    header, rows = read_trace(lines, "x")
-    assert header == TraceHeader()
+    lines = ['{"id": "a", "t": 0, "in": 1, "out": 1}', "broken"]
+    rows = parse_rows(enumerate(lines, start=3), TraceHeader(), "x")
     assert next(rows).id == "a"
     with pytest.raises(TraceError, match="x, line 4: not JSON"):
         next(rows)
@@ -126,14 +126,10 @@ def test_rows_are_read_as_they_are_asked_for() -> None:
 
 def test_parts_of_one_recording_may_follow_one_another_and_no_other_may() -> None:
     row = '{"id": "a", "t": 0, "in": 1, "out": 1}'
-    one, other = (format_header(TraceHeader(t0="now", salt_id=salt)) for salt in ("s", "t"))
-    assert len(list(read_trace([one, row, one, row])[1])) == 2
-    rows = read_trace([one, row, other, row], "x")[1]
+    header = TraceHeader(t0="now", salt_id="s")
+    one, other = format_header(header), format_header(replace(header, salt_id="t"))
+    assert len(list(parse_rows(enumerate([row, one, row], start=2), header))) == 2
+    rows = parse_rows(enumerate([row, other, row], start=2), header, "x")
     next(rows)
     with pytest.raises(TraceError, match="x, line 3: another recording"):
         next(rows)
-
-
-def test_an_empty_file_is_no_trace() -> None:
-    with pytest.raises(TraceError, match="empty"):
-        read_trace([], "x")

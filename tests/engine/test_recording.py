@@ -16,7 +16,7 @@ from engine.core.plan import PrefillChunk
 from engine.core.request import Request
 from engine.core.step_json import read_steps, step_to_mapping
 from engine.core.timeline import Timeline
-from engine.core.trace import read_trace
+from engine.core.trace import TraceHeader, TraceRow, parse_header, parse_rows
 from engine.recording.lines import LineWriter, RecordError
 from engine.recording.steps import StepRecorder
 from engine.recording.traffic import TrafficRecorder, gently
@@ -41,13 +41,19 @@ def ended(wanted: Request, outcome: str = "completed", ended_at_s: float = 5.0) 
     return EndedRequest(wanted.id, outcome, wanted.num_prompt_tokens, 2, timeline)
 
 
+def read_trace(path: Path) -> tuple[TraceHeader, list[TraceRow]]:
+    first, *lines = path.read_text().splitlines()
+    header = parse_header(first, "trace")
+    return header, list(parse_rows(enumerate(lines, start=2), header))
+
+
 def test_a_trace_row_holds_lengths_hashes_and_what_became_of_it(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     recorder = TrafficRecorder(path, clock=lambda: 10.0, tokenizer=lambda: "abc")
     wanted = request("r1", list(range(100)), at_s=12.0)
     recorder.on_end(wanted, Caller("ada", None, True), ended(wanted, ended_at_s=15.0))
     recorder.close()
-    header, rows = read_trace(path.read_text().splitlines())
+    header, rows = read_trace(path)
     (row,) = rows
     assert (header.tokenizer, header.block, header.redaction) == ("abc", 64, "lengths+hashes")
     assert (row.id, row.t, row.prompt_tokens, row.output_tokens, row.max_tokens) == ("r1", 2.0, 100, 4, 9)
@@ -66,7 +72,7 @@ def test_a_client_that_left_and_one_that_was_refused_are_rows_too(tmp_path: Path
     recorder.on_refused(refused, Caller(), 429, 3)
     recorder.on_refused(refused, Caller(), 503, 3)
     recorder.close()
-    first, second = read_trace(path.read_text().splitlines())[1]
+    first, second = read_trace(path)[1]
     assert first.cancel_s == 3.0
     assert second.output_tokens == 0
     assert second.orig
@@ -85,7 +91,7 @@ def test_turns_of_a_session_follow_one_another(tmp_path: Path) -> None:
         recorder.on_end(turn, Caller(user, "s"), ended(turn, ended_at_s=ended_at_s))
     recorder.on_refused(request("r4", [1], 10.0), Caller("ada", "s"), 429, 3)
     recorder.close()
-    first, second, third, refused = read_trace(path.read_text().splitlines())[1]
+    first, second, third, refused = read_trace(path)[1]
     assert (first.turn, first.after) == (1, None)
     assert (second.turn, second.after, second.think_s) == (2, "r1", 4.0)
     assert (third.turn, third.after) == (1, None)
@@ -115,7 +121,7 @@ def test_a_conversation_is_told_from_its_prompts(
     for turn in (first, later):
         recorder.on_end(turn, Caller(), ended(turn, ended_at_s=turn.arrived_at_s + 2))
     recorder.close()
-    one, two = read_trace(path.read_text().splitlines())[1]
+    one, two = read_trace(path)[1]
     assert (one.session, one.turn, one.after) == ("r1", 1, None)
     assert (two.session, two.after, two.think_s) == (("r1", "r1", 4.0) if is_followed else ("r2", None, None))
 
@@ -131,7 +137,7 @@ def test_a_long_recording_goes_on_in_parts_that_can_be_put_together(tmp_path: Pa
     names = {part.name for part in tmp_path.iterdir()}
     assert {"monday.jsonl", "monday.part-2.jsonl", "monday.1.jsonl", "monday.1.part-2.jsonl"} <= names
     assert all(part.stat().st_size <= 1200 for part in tmp_path.iterdir())
-    headers = {read_trace(part.read_text().splitlines())[0] for part in tmp_path.glob("monday.part-*.jsonl")}
+    headers = {read_trace(part)[0] for part in tmp_path.glob("monday.part-*.jsonl")}
     assert len(headers) == 1
     whole = tmp_path / "whole.jsonl"
     subprocess.run("cat monday.jsonl monday.part-*.jsonl > whole.jsonl", shell=True, check=True, cwd=tmp_path)

@@ -10,7 +10,7 @@ from engine.core.executor import CheckpointSizes
 from engine.core.records import Outcome, RequestRecord
 from engine.core.request import Request
 from engine.sim.simulate import Simulation, Wait, simulate
-from tests.core.fakes import MODEL, Engine, request
+from tests.core.fakes import MODEL, Engine, prefill_tokens, request
 
 
 def ambush() -> list[Request]:
@@ -110,7 +110,7 @@ def test_a_shared_prefix_is_read_once_and_the_record_says_so() -> None:
     ]
     run = simulate(arrivals, SchedulerConfig(), UNFITTED, model)
     assert [record.cached_tokens for record in run.records] == [0, 500, 500]
-    assert sum(plan.num_prefill_tokens for plan in run.plans) == 540 + 2 * 40
+    assert sum(prefill_tokens(plan) for plan in run.plans) == 540 + 2 * 40
 
 
 def session(**knobs: object) -> Simulation:
