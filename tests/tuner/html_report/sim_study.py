@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 
 from engine.core.config import SchedulerConfig
@@ -86,15 +89,21 @@ def _named(record: RequestRecord) -> RequestRecord:
     return dataclasses.replace(record, kind=record.id.split("-")[0], timings=timings)
 
 
-def sim_bench(
-    directory: Path, *, num_trials: int = 4, finished: bool = True, drift: float = 1.08
-) -> StudyBench:
+def sim_bench(directory: Path, *, finished: bool = True, drift: float = 1.08) -> StudyBench:
     """A store with one study in it.
 
     Args:
         finished: False leaves it interrupted after its live trials.
     """
-    bench = StudyBench(directory, num_trials=num_trials)
+    shutil.copytree(_made(finished, drift).name, directory, dirs_exist_ok=True)
+    return StudyBench(directory)
+
+
+@cache
+def _made(finished: bool, drift: float) -> tempfile.TemporaryDirectory[str]:
+    """The store, made once for all who copy it: it takes seconds."""
+    directory = tempfile.TemporaryDirectory(prefix="study-")
+    bench = StudyBench(Path(directory.name), num_trials=4)
     study = bench.study
     bench.studies.update(study, sizing={"capacity": CAPACITY.to_mapping(), "command": ASKED})
     result = bench.run(SimServer(bench.clock, drift), SimServer())
@@ -110,7 +119,7 @@ def sim_bench(
         bench.studies.update(study, result=to_json(subject, result), status=StudyStatus.FINISHED)
     else:
         bench.studies.update(study, status=StudyStatus.INTERRUPTED)
-    return bench
+    return directory
 
 
 def evidence_of(bench: StudyBench) -> Evidence:
