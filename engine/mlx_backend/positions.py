@@ -12,6 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
+import numpy.typing as npt
 from mlx_lm.models.cache import KVCache
 
 from engine.mlx_backend.row_caches import RowKVCaches
@@ -97,9 +99,8 @@ class Selection:
             places += [stop - 1] if drawn else []
         return places
 
-    def _silent_places(self) -> list[int]:
-        drawn = set(self._places())
-        return [place for place in range(sum(self._lengths)) if place not in drawn]
+    def _silent_places(self) -> npt.NDArray[np.int32]:
+        return np.delete(np.arange(sum(self._lengths), dtype=np.int32), self._places())
 
 
 def _is_causal(mask: Any) -> bool:

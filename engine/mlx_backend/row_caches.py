@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 
@@ -42,7 +43,8 @@ class Layout:
         """
         if offsets not in self._positions:
             rows = zip(offsets, self.lengths, strict=True)
-            self._positions[offsets] = mx.array([p for start, n in rows for p in range(start, start + n)])
+            runs = [np.arange(start, start + n, dtype=np.int32) for start, n in rows]
+            self._positions[offsets] = mx.array(np.concatenate(runs))
         return self._positions[offsets]
 
     def split(self, tokens: mx.array) -> list[mx.array]:
