@@ -18,13 +18,14 @@ import pytest
 
 from engine.core.records import Outcome
 from loadtests.run import Progress, run_load
-from loadtests.selftest.scripted_server import Script, ScriptedServer, Write, text
+from loadtests.selftest.scripted_server import COMMENT, Script, ScriptedServer, Write, text
 from tests.loadtests.test_run import FOREVER, FROZEN, answer, schedule
 from tests.patience import DEADLINE_S, until
 from tests.ports import free_port
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadtests" / "locustfile.py"
-SLOW = Script((*[Write(0.05, text(), 1)] * 2, Write(FOREVER, text(), 1)))
+# Two tokens; when the comment is sent, they have been read for long.
+SLOW = Script((*[Write(0.0, text(), 1)] * 2, Write(1.0, COMMENT), Write(FOREVER, text(), 1)))
 
 
 def locust(directory: Path, url: str, *options: str) -> subprocess.Popen[str]:
@@ -51,9 +52,11 @@ def chat_lengths(tokens: int) -> list[str]:
 
 def test_users_of_several_processes_hand_in_one_result_and_never_ask_alike(tmp_path: Path) -> None:
     result = tmp_path / "seen.json"
-    users = ["--headless", "--users", "8", "--spawn-rate", "8", "--run-time", "4s", "--seed", "7"]
+    users = ["--headless", "--users", "8", "--spawn-rate", "8", "--seed", "7"]
     with ScriptedServer({4: answer(4)}) as server:
         process = locust(tmp_path, server.url, *users, *chat_lengths(4), *sharing(2), "--result", str(result))
+        until(lambda: server.num_requests >= 16)  # who has been answered thinks for a second at least
+        process.terminate()
         out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     records = json.loads(result.read_text())["records"]
@@ -66,11 +69,12 @@ def test_users_of_several_processes_hand_in_one_result_and_never_ask_alike(tmp_p
 
 
 def test_a_process_that_is_killed_is_said_and_fails_the_run(tmp_path: Path) -> None:
-    users = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", "3s"]
+    users = ["--headless", "--users", "4", "--spawn-rate", "4"]
     with ScriptedServer({4: SLOW}) as server:
         process = locust(tmp_path, server.url, *users, *chat_lengths(4), *sharing(2))
         until(lambda: server.num_requests == 4)
         os.kill(_children(process.pid)[0], signal.SIGKILL)
+        process.terminate()
         _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "1 of the load processes died" in err
@@ -78,9 +82,11 @@ def test_a_process_that_is_killed_is_said_and_fails_the_run(tmp_path: Path) -> N
 
 def test_who_is_reading_when_the_test_stops_is_not_forgotten(tmp_path: Path) -> None:
     result = tmp_path / "seen.json"
-    users = ["--headless", "--users", "4", "--spawn-rate", "4", "--run-time", "3s"]
+    users = ["--headless", "--users", "4", "--spawn-rate", "4"]
     with ScriptedServer({4: SLOW}) as server:
         process = locust(tmp_path, server.url, *users, *chat_lengths(4), "--result", str(result))
+        until(lambda: server.num_requests == 4 and len(server.sent[4]) == len(SLOW.writes) + 1)
+        process.terminate()
         process.communicate(timeout=DEADLINE_S)
     records = json.loads(result.read_text())["records"]
     assert Counter(record["outcome"] for record in records) == {"unfinished": 4}
