@@ -1,10 +1,10 @@
 """Kills `tuner optimize` at random moments and goes on with the study each time.
 
-    python -m tests.benchmarks.kill_resume [--kills 20] [--seed 1]
+    python -m tests.benchmarks.kill_resume [--kills 20] [--at-once 1] [--seed 1]
 
 Real processes, the simulated device. Each time: both databases are intact and `tuner show` reads them, at
 most the running trial is lost, the killed tuner's engine ends too, and the same command finishes the study
-with a verdict.
+with a verdict. Studies at once have a folder each; they hold each other up, which is none of their faults.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 import argparse
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.tuner.engines import quick_optimize, read_json, run_tuner, start_tuner
+from tests.tuner.engines import is_whole, quick_optimize, read_json, run_tuner, start_tuner
 
 _STUDY = "killed"
 _ENGINE_GONE_WITHIN_S = 30.0
@@ -31,33 +32,39 @@ _ENGINE_GONE_WITHIN_S = 30.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="studies at a time (default 1)")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
-    longest_s = _whole_run()
-    print(f"an uninterrupted run takes {longest_s:.0f} s", flush=True)
-    good = number = 0
-    while number < arguments.kills:
-        at_s = rng.uniform(0.0, longest_s)
-        with tempfile.TemporaryDirectory() as directory:
-            words = _run_until_killed(Path(directory), at_s)
-            if words is None:  # it was faster than the first, and is no kill
-                longest_s = at_s
-                continue
-            faults, done = _go_on(Path(directory), words)
-        number += 1
-        good += not faults
-        shown = f"killed after {at_s:5.1f} s, {done:>2} trials done"
-        print(f"{number:>3}  {shown}  {'; '.join(faults) or 'ok'}", flush=True)
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        # As many at once as later, for their company makes them slower.
+        longest_s = min(pool.map(_whole_run, range(arguments.at_once)))
+        print(f"an uninterrupted run takes {longest_s:.0f} s", flush=True)
+        moments_s = [rng.uniform(0.0, longest_s) for _ in range(arguments.kills)]
+        good = 0
+        for number, (shown, faults) in enumerate(pool.map(_kill, moments_s), 1):
+            good += not faults
+            print(f"{number:>3}  {shown}  {'; '.join(faults) or 'ok'}", flush=True)
     print(f"{good} of {arguments.kills}")
     sys.exit(good != arguments.kills)
 
 
+def _kill(at_s: float) -> tuple[str, Sequence[str]]:
+    """What was killed, and what went wrong. A run that ends before is no kill, and is tried again earlier."""
+    while True:
+        with tempfile.TemporaryDirectory() as directory:
+            words = _run_until_killed(Path(directory), at_s)
+            if words is not None:
+                faults, done = _go_on(Path(directory), words)
+                return f"killed after {at_s:5.1f} s, {done:>2} trials done", faults
+        at_s *= 0.9
+
+
 def _command() -> list[str]:
-    return quick_optimize("--json", "--study", _STUDY, "--budget", "15m")
+    return quick_optimize("--json", "--study", _STUDY)
 
 
-def _whole_run() -> float:
+def _whole_run(_: int) -> float:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         code, _, err = run_tuner(Path(directory), *_command())
@@ -67,7 +74,7 @@ def _whole_run() -> float:
 
 def _go_on(home: Path, words: str) -> tuple[list[str], int]:
     """What went wrong, and how many trials had been done."""
-    faults = [f"{file.name} is torn" for file in home.glob("*.db") if not _is_whole(file)]
+    faults = [f"{file.name} is torn" for file in home.glob("*.db") if not is_whole(file)]
     code, out, err = run_tuner(home, "show", _STUDY, "--json")
     before = read_json(out)["trials"] if code == 0 else []
     if code and "there is no" not in err and "is empty" not in err:
@@ -102,12 +109,7 @@ def _resume(home: Path, done: list[int]) -> list[str]:
         faults.append("a trial that was done is lost")
     if list(by_number.values()).count("lost") > 1 or "running" in by_number.values():
         faults.append("more than the running trial is lost")
-    return faults + [f"{file.name} is torn" for file in home.glob("*.db") if not _is_whole(file)]
-
-
-def _is_whole(file: Path) -> bool:
-    with sqlite3.connect(file) as connection:
-        return bool(connection.execute("pragma integrity_check").fetchone() == ("ok",))
+    return faults + [f"{file.name} is torn" for file in home.glob("*.db") if not is_whole(file)]
 
 
 def _engine_of(words: str) -> str | None:

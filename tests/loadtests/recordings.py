@@ -49,6 +49,15 @@ def arrivals(rows: Sequence[TraceRow]) -> list[float]:
     return [row.t - rows[0].t for row in rows]
 
 
+def in_order_of(rows: Sequence[TraceRow], others: Sequence[TraceRow]) -> list[TraceRow]:
+    """The rows as their like stand among the others: on a busy machine one request overtakes another. No two
+    are of the same lengths.
+    """
+    wanted = lengths(others)
+    assert len(set(wanted)) == len(wanted)
+    return sorted(rows, key=lambda row: wanted.index((row.prompt_tokens, row.output_tokens)))
+
+
 def team_traffic(num_requests: int, every_s: float, seed: int = 1) -> Schedule:
     """Conversations of a few turns, all with the same system prompt, and single questions among them."""
     rng = random.Random(seed)
