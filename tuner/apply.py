@@ -1,4 +1,7 @@
-"""Putting a config on a live server, watching its streams, and taking it back when the SLO breaks."""
+"""Putting a config on a live server, watching its streams, and taking it back when the SLO breaks.
+
+What is watched is on loan until it is judged: when this process is killed, the server goes back by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from typing import Any
 
 from engine.core.config import SchedulerConfig
 from tuner.errors import EngineError, Interrupted, StaleConfigError
+from tuner.server.config_setter import LEASE_S, RENEW_EVERY_S
 from tuner.server.engine_client import EngineClient, LiveConfig
 from tuner.verdict import Decision, Evidence
 
 _POLL_S = 0.5
+_IN_TIME = f"by itself, within {LEASE_S:g} s or at a restart"
+_AT_ONCE_S = 0.001  # of a loan that is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +27,11 @@ class Applied:
     """What became of a change.
 
     Attributes:
-        before, now: the configs before the change and at the end.
+        before, now: the configs before the change (of what was on loan, the server's own) and at the end.
         generation: the change's own.
         decision: None when nobody watched.
-        overtaken: somebody else changed the config during the watch; nothing was judged any more.
+        overtaken: somebody else changed the config during the watch, or the server did because the watch was
+            held up; nothing was judged any more.
     """
 
     before: LiveConfig
@@ -78,11 +85,12 @@ class Watch:
             StaleConfigError: somebody else was faster.
             EngineError: the server does not answer or refuses.
         """
-        before = self._client.config()
+        before = self._client.settled_config()
         after = int(self._client.stats(1.0).get("last_request_seq", 0))
-        now = self._client.put_config(config, before.generation, why, keep=not watch_s)
         if not watch_s:
+            now = self._client.put_config(config, before.generation, why, keep=True)
             return Applied(before, now, now.generation, None, Evidence())
+        now = self._client.put_config(config, before.generation, why, lease_s=LEASE_S)
         with self._unjudged(now.generation):
             evidence, overtaken = self._follow(now.generation, after, watch_s, on_evidence)
         if overtaken:
@@ -91,19 +99,22 @@ class Watch:
 
     @contextlib.contextmanager
     def _unjudged(self, generation: int) -> Iterator[None]:
-        """Whatever ends the watch early says what is in force now."""
-        url = self._client.url
+        """Whatever ends the watch early gives the config up, and says so."""
+        unjudged = f"generation {generation} was not judged"
         try:
             yield
         except Interrupted as error:
-            error.hint = (
-                f"generation {generation} is in force on {url}, and not judged; "
-                f"tuner rollback --to {url} takes it back"
-            )
+            error.hint = f"{unjudged}; {self._give_up(generation)}"
             raise
         except EngineError as error:
-            left = f"generation {generation} was not judged, and a restart of the server does without it"
-            raise EngineError(f"{error}; {left}") from error
+            raise EngineError(f"{error}; {unjudged}, and the server goes back {_IN_TIME}") from error
+
+    def _give_up(self, generation: int) -> str:
+        """What becomes of a config on loan that nobody wants any more, in words."""
+        with contextlib.suppress(EngineError):
+            if self._client.renew_lease(generation, _AT_ONCE_S):
+                return f"{self._client.url} is back at the config before it"
+        return f"{self._client.url} goes back to the config before it {_IN_TIME}"
 
     def _conclude(self, before: LiveConfig, now: LiveConfig, evidence: Evidence) -> Applied:
         generation, decision = now.generation, evidence.decision
@@ -112,9 +123,11 @@ class Watch:
                 now = self._take_back(before, now, f"{evidence.num_bad} streams paused too long")
             except StaleConfigError:
                 return Applied(before, self._client.config(), generation, None, evidence, overtaken=True)
-        else:
-            self._client.keep(generation)
-        return Applied(before, now, generation, decision, evidence)
+            return Applied(before, now, generation, decision, evidence)
+        self._client.keep(generation)
+        now = self._client.config()
+        overtaken = now.generation != generation
+        return Applied(before, now, generation, decision, evidence, overtaken)
 
     def _take_back(self, before: LiveConfig, judged: LiveConfig, why: str) -> LiveConfig:
         """What was in force before is in force again, also when nobody had kept it; what had been kept
@@ -129,9 +142,12 @@ class Watch:
         self, generation: int, after: int, watch_s: float, on_evidence: Callable[[Evidence], None]
     ) -> tuple[Evidence, bool]:
         """Counts streams until they decide or the time is up; whether somebody else changed the config."""
-        evidence, until_s = Evidence(), self._clock() + watch_s
+        evidence, until_s, renew_at_s = Evidence(), self._clock() + watch_s, self._clock() + RENEW_EVERY_S
         while evidence.decision is Decision.UNDECIDED and self._clock() < until_s:
             self._wait(_POLL_S)
+            if self._clock() >= renew_at_s:
+                self._client.renew_lease(generation, LEASE_S)
+                renew_at_s = self._clock() + RENEW_EVERY_S
             for request in self._client.ended_requests(after):
                 after = max(after, int(request["seq"]))
                 evidence = self._count(evidence, request, generation)

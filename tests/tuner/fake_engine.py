@@ -70,13 +70,11 @@ class FakeEngine(httpx.BaseTransport):
             case "PUT /admin/config":
                 return self._put(request)
             case "POST /admin/config/lease":
-                self.renewed.append(json.loads(request.content)["generation"])
-                return httpx.Response(200, json={})
+                return self._renew(**json.loads(request.content))
             case "POST /admin/config/rollback":
                 return self._roll_back(request)
             case "POST /admin/config/verdict":
-                self.kept.append(json.loads(request.content)["generation"])
-                return httpx.Response(200, json={})
+                return self._keep(json.loads(request.content)["generation"])
             case "GET /admin/config/history":
                 return httpx.Response(200, json={"history": self._history()})
             case "GET /admin/stats":
@@ -115,6 +113,20 @@ class FakeEngine(httpx.BaseTransport):
         if "x-evenflow-lease-s" in request.headers:
             self.leased.append(self.generation)
         return self._config()
+
+    def _renew(self, generation: int, lease_s: float) -> httpx.Response:
+        """A loan of less than a second is over at once."""
+        if generation != self.generation or generation not in self.leased:
+            return httpx.Response(409)
+        self.renewed.append(generation)
+        if lease_s < 1.0:
+            self.end_lease()
+        return httpx.Response(200, json={})
+
+    def _keep(self, generation: int) -> httpx.Response:
+        self.kept.append(generation)
+        self.leased = [leased for leased in self.leased if leased != generation]
+        return httpx.Response(200, json={})
 
     def _roll_back(self, request: httpx.Request) -> httpx.Response:
         if self._is_stale(request):

@@ -61,6 +61,43 @@ def test_clean_streams_keep_the_config() -> None:
     assert applied.evidence.num_streams == 24
     assert engine.config == CONFIG
     assert engine.kept == [1, 2]
+    assert engine.leased == []
+
+
+def test_a_config_is_on_loan_until_it_is_judged() -> None:
+    engine = FakeEngine()
+    loans: list[list[int]] = []
+    clock = FakeClock()
+
+    def wait(seconds: float) -> None:
+        clock.now_s += seconds
+        loans.append([*engine.leased])
+
+    Watch(engine.client(), 0.5, clock, wait).apply(CONFIG, 60.0, "test")
+    assert loans == [[2]] * 120
+    assert engine.renewed == [2] * 3
+    assert engine.leased == []
+
+
+def test_a_watch_that_was_held_up_for_too_long_has_lost_the_config() -> None:
+    engine = FakeEngine()
+    before = engine.config
+
+    def oversleep(_: float) -> None:
+        engine.end_lease()
+
+    applied = Watch(engine.client(), 0.5, FakeClock(), oversleep).apply(CONFIG, 60.0, "test")
+    assert applied.verdict == "overtaken"
+    assert (engine.config, engine.kept) == (before, [1])
+
+
+def test_what_another_tuner_has_on_loan_is_not_what_it_is_taken_back_to() -> None:
+    engine = FakeEngine()
+    own = engine.config
+    engine.client().put_config(SchedulerConfig(prefill_chunk_tokens=64), 1, "a trial", lease_s=120.0)
+    engine.upcoming = [(BAD, True), (BAD, True)]
+    assert watch(engine).now.config == own
+    assert engine.config == own
 
 
 def test_no_streams_are_no_data() -> None:
@@ -87,37 +124,55 @@ def test_without_a_watch_the_config_is_kept_at_once() -> None:
     assert engine.kept == [1, 2]
 
 
-def test_a_watch_that_is_interrupted_says_how_to_take_the_config_back() -> None:
-    def interrupt(_: float) -> None:
-        raise Interrupted(signal.SIGINT)
+def interrupt(_: float) -> None:
+    raise Interrupted(signal.SIGINT)
 
+
+def test_a_watch_that_is_interrupted_gives_the_config_up() -> None:
     engine = FakeEngine()
+    before = engine.config
     with pytest.raises(Interrupted) as raised:
         Watch(engine.client(), 0.5, FakeClock(), interrupt).apply(CONFIG, 60.0, "test")
-    assert "generation 2 is in force" in raised.value.hint
-    assert "tuner rollback --to http://engine" in raised.value.hint
+    assert raised.value.hint == "generation 2 was not judged; http://engine is back at the config before it"
+    assert engine.config == before
 
 
-def test_a_server_that_is_lost_during_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_lost_during_the_watch_goes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine()
     client = engine.client()
 
     def die(_: float) -> None:
         monkeypatch.setattr(engine, "handle_request", lambda request: httpx.Response(500))
 
-    with pytest.raises(EngineError, match="generation 2 was not judged"):
+    with pytest.raises(EngineError, match=r"generation 2 was not judged.*goes back by itself, within 120 s"):
         Watch(client, 0.5, FakeClock(), die).apply(CONFIG, 60.0, "test")
+    assert engine.leased == [2]
+
+
+def test_an_interrupted_watch_of_a_server_that_is_lost_says_that_it_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = FakeEngine()
+    client = engine.client()
+
+    def die(seconds: float) -> None:
+        monkeypatch.setattr(engine, "handle_request", lambda request: httpx.Response(500))
+        interrupt(seconds)
+
+    with pytest.raises(Interrupted) as raised:
+        Watch(client, 0.5, FakeClock(), die).apply(CONFIG, 60.0, "test")
+    assert "goes back to the config before it by itself, within 120 s" in raised.value.hint
 
 
 def test_somebody_faster_is_not_overwritten() -> None:
-    engine = FakeEngine(meddle_at=3)
+    engine = FakeEngine(meddle_at=4)
     with pytest.raises(StaleConfigError, match=r"somebody \(lunch\)"):
         watch(engine)
     assert engine.config.max_running_requests == 99
 
 
 def test_somebody_elses_change_ends_the_watch() -> None:
-    engine = FakeEngine(meddle_at=5)
+    engine = FakeEngine(meddle_at=6)
     applied = watch(engine)
     assert applied.verdict == "overtaken"
     assert engine.config.max_running_requests == 99

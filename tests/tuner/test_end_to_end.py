@@ -108,6 +108,24 @@ def test_a_winner_is_put_on_a_server_and_taken_off_again(finished: Finished, tmp
         assert config_of(url) != winner
 
 
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_watch_that_does_not_come_to_its_end_leaves_no_unjudged_config(
+    finished: Finished, tmp_path: Path, ending: signal.Signals
+) -> None:
+    with sim_engine(tmp_path / "engine") as url:
+        before = config_of(url)
+        with start_tuner(finished.home, "apply", "first", "--to", url, "--watch", "10m") as process:
+            until(lambda: history(url)[-1]["leased"])
+            last = history(url)[-1]
+            process.send_signal(ending)
+            end_of(process)
+        assert last["config"] == finished.result["winner"]["config"] != before
+        if ending is signal.SIGKILL:
+            soon = {"generation": last["generation"], "lease_s": 0.01}
+            httpx.post(f"{url}/admin/config/lease", json=soon, timeout=DEADLINE_S).raise_for_status()
+        until(lambda: config_of(url) == before)
+
+
 # -- studies that are cut short --------------------------------------------------------------------------
 
 

@@ -127,7 +127,8 @@ def _line(applied: Applied, watch_s: float) -> str:
         "no data": f"in force; no stream lived wholly in the {watch_s:g} s watched, so nothing was judged",
         "undecided": f"in force: {counted} in {watch_s:g} s ({worst}), too few for a verdict either way",
         "taken back": f"tuner: taken back: {counted} ({worst}); {now_is}",
-        "overtaken": f"tuner: somebody else changed the config: {now_is}",
+        "overtaken": "tuner: somebody else changed the config (or the server did, as this watch was held up "
+        f"for minutes): {now_is}",
     }
     return lines[applied.verdict]
 

@@ -13,7 +13,7 @@ from tuner.server.engine_client import EngineClient
 # How long a config on trial stays in force when nobody is left to take it back. A process may be held up
 # for a minute without losing it.
 LEASE_S = 120.0
-_RENEW_EVERY_S = 20.0
+RENEW_EVERY_S = 20.0
 _ENGINE = "engine"  # the author of what an engine changes by itself
 
 
@@ -86,7 +86,7 @@ def restoring(setter: ConfigSetter, warn: Callable[[str], None]) -> Iterator[Non
     over = threading.Event()
 
     def keep() -> None:
-        while not over.wait(_RENEW_EVERY_S):
+        while not over.wait(RENEW_EVERY_S):
             setter.renew()
 
     thread = threading.Thread(target=keep, name="lease", daemon=True)
