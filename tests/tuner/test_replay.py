@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 import pytest
 
 from engine.core.trace import TraceHeader, TraceRow, format_header, format_row
+from tests.patience import until
 from tests.tuner.engines import (
     QUICK_PROFILE,
+    end_of,
     read_json,
     run_tuner,
     sim_engine,
@@ -66,12 +67,9 @@ def test_a_server_that_dies_half_way_has_failed_the_replay_and_what_was_seen_is_
         sim_engine_process(tmp_path / "state") as (server, url),
         start_tuner(tmp_path, "replay", str(trace), "--to", url, "--json") as replay,
     ):
-        engine = EngineClient(url)
-        while not engine.ended_requests(0):
-            assert replay.poll() is None
-            time.sleep(0.1)
+        until(lambda: EngineClient(url).ended_requests(0))
         server.kill()
-        out, err = replay.communicate(timeout=300)
+        out, err = end_of(replay)
     assert replay.returncode == 1
     answer = read_json(out)
     assert answer["counts"]["completed"] + answer["counts"]["failed"] == 9
