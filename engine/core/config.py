@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from engine.core.errors import ConfigError
+from engine.core.json_text import shown
 
 
 class PrefillPolicy(StrEnum):
@@ -79,11 +80,13 @@ def parse_config(values: Mapping[str, Any], base: SchedulerConfig | None = None)
             at fault.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError([f"a config must be an object of knobs, not {values!r}"])
+        raise ConfigError([f"a config must be an object of knobs, not {shown(values)}"])
     base = base or SchedulerConfig()
     known = {f.name: f for f in dataclasses.fields(SchedulerConfig)}
     problems = [
-        f"unknown knob {name!r}; the knobs are {', '.join(known)}" for name in values if name not in known
+        f"unknown knob {shown(name)}; the knobs are {', '.join(known)}"
+        for name in values
+        if name not in known
     ]
     parsed: dict[str, Any] = {}
     for name, value in values.items():
@@ -92,7 +95,7 @@ def parse_config(values: Mapping[str, Any], base: SchedulerConfig | None = None)
         try:
             parsed[name] = _parse_knob(known[name], value)
         except ValueError as error:
-            problems.append(f"{name} must be {error}, not {value!r}")
+            problems.append(f"{name} must be {error}, not {shown(value)}")
     if problems:
         raise ConfigError(problems)
     return dataclasses.replace(base, **parsed)

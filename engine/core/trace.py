@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.errors import TraceError
-from engine.core.json_text import parse_json
+from engine.core.json_text import parse_json, shown
 
 VERSION = 1
 MAX_TOKENS = 10**8  # ten times what any model reads, and still few enough to name every block of them
@@ -91,7 +91,6 @@ class TraceRow:
 _ORIGINAL = frozenset(field.name for field in dataclasses.fields(TraceOriginal))
 _ORIGINAL_NAMES = frozenset({"status", "config"})
 _SECONDS = f"seconds from 0 to {MAX_SECONDS:g}"
-_SHOWN_CHARS = 60
 
 
 def format_header(header: TraceHeader) -> str:
@@ -210,9 +209,8 @@ class _Row:
         self.raw: dict[str, Any] = raw
 
     def fail(self, name: str, wanted: str, value: Any = None) -> Any:
-        shown = repr(self.raw.get(name) if value is None else value)
-        shown = shown if len(shown) <= _SHOWN_CHARS else shown[:_SHOWN_CHARS] + "…"
-        raise TraceError(f"{self._where}: {name} must be {wanted}, not {shown}")
+        found = shown(self.raw.get(name) if value is None else value)
+        raise TraceError(f"{self._where}: {name} must be {wanted}, not {found}")
 
     def need(self, take: Callable[[str], Any], name: str) -> Any:
         if self.raw.get(name) is None:

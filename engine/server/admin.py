@@ -12,22 +12,19 @@ from typing import Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from engine.config_store import ConfigChange, NothingKeptError, StaleGenerationError, Verdict
+from engine.config_store import ConfigChange, NothingKeptError, StaleGenerationError
 from engine.core.config import config_schema
 from engine.core.errors import ConfigError
-from engine.core.json_text import parse_json
+from engine.core.json_text import shown
 from engine.core.step_json import step_to_mapping
 from engine.server.auth import AdminGuard
+from engine.server.change import if_match, read_change, read_judgement, read_object, who_why
 from engine.server.errors import ApiError
 from engine.server.lease import Lease, lease_seconds
 from engine.server.service import Service
 from engine.server.stats import summarize
-from engine.server.wire import read_bounded
 
 _log = logging.getLogger(__name__)
-_MAX_CONFIG_BYTES = 1 << 16
-_MAX_GENERATION_DIGITS = 18
-_ENVELOPE = {"config", "who", "why", "keep", "lease_s", "generation", "schema"}
 
 
 class AdminRoutes:
@@ -76,7 +73,7 @@ class AdminRoutes:
 
     async def renew_lease(self, request: Request) -> JSONResponse:
         """Starts the countdown of a config on loan again: `{"generation": N, "lease_s": 120}`."""
-        body = await _read_object(request)
+        body = await read_object(request)
         current, seconds = self._store.current, lease_seconds(body.get("lease_s"))
         if not current.leased or body.get("generation") != current.generation:
             held = "on loan" if current.leased else "not on loan"
@@ -87,10 +84,10 @@ class AdminRoutes:
 
     async def rollback(self, request: Request) -> JSONResponse:
         """Puts the config that was kept last before the current one back, as a new generation."""
-        body = await _read_object(request)
-        who, why = _who_why(request, body)
+        body = await read_object(request)
+        who, why = who_why(request, body)
         try:
-            change = self._store.rollback(_if_match(request, required=False), who, why)
+            change = self._store.rollback(if_match(request, required=False), who, why)
         except StaleGenerationError as error:
             raise self._stale(error) from None
         except NothingKeptError as error:
@@ -101,11 +98,11 @@ class AdminRoutes:
         """Writes down what became of a generation: `{"generation": N, "verdict": "kept"}`. A kept one is
         what a rollback goes back to and what a restart starts from.
         """
-        generation, verdict = _judgement(await _read_object(request))
+        generation, verdict = read_judgement(await read_object(request))
         try:
             change = self._store.judge(generation, verdict)
         except KeyError:
-            message = f"there is no generation {generation} in the history"
+            message = f"there is no generation {shown(generation)} in the history"
             raise ApiError(404, message, code="no_such_generation") from None
         await self._save()
         return JSONResponse(change.to_mapping())
@@ -167,26 +164,21 @@ class AdminRoutes:
         }
 
     async def _change(self, request: Request, onto_current: bool) -> JSONResponse:
-        generation = _if_match(request, required=True)
-        body = await _read_object(request)
-        who, why = _who_why(request, body)
-        values = body["config"] if _is_envelope(body) else body
-        if not values and not onto_current:
+        wanted = await read_change(request)
+        if not wanted.values and not onto_current:
             message = "PUT wants the whole config, as GET /admin/config gives it; PATCH changes part of it"
             raise ApiError(400, message, code="empty_config")
-        keep, lease_s = _keep(request, body), _wanted_lease_s(request, body)
-        if keep and lease_s is not None:
-            raise ApiError(400, "a change is either kept or on loan, not both", code="invalid_value")
         try:
             change = self._store.replace(
-                values, generation, who, why, onto_current=onto_current, keep=keep, leased=lease_s is not None
-            )
+                wanted.values, wanted.generation, wanted.who, wanted.why,
+                onto_current=onto_current, keep=wanted.keep, leased=wanted.lease_s is not None,
+            )  # fmt: skip
         except StaleGenerationError as error:
             raise self._stale(error) from None
         except ConfigError as error:
             details = {"problems": list(error.problems)}
             raise ApiError(422, str(error), code="invalid_config", details=details) from None
-        return await self._apply(change, lease_s)
+        return await self._apply(change, wanted.lease_s)
 
     def _end_lease(self) -> None:
         change = self._store.end_lease()
@@ -220,72 +212,6 @@ class AdminRoutes:
 def _config_response(change: ConfigChange, **more: Any) -> JSONResponse:
     content = {"generation": change.generation, "config": change.config.to_mapping(), **more}
     return JSONResponse(content, headers={"ETag": f'"{change.generation}"'})
-
-
-def _if_match(request: Request, required: bool) -> int | None:
-    """The generation of `If-Match`; `*` matches any."""
-    header = request.headers.get("if-match")
-    if header is None and required:
-        message = 'If-Match is wanted: the generation of GET /admin/config, as in If-Match: "3"'
-        raise ApiError(428, message, code="if_match_required")
-    if header is None or header.strip() == "*":
-        return None
-    tag = header.strip().removeprefix("W/").strip('"')
-    if not tag.isdecimal() or len(tag) > _MAX_GENERATION_DIGITS:
-        raise ApiError(400, f"If-Match must be a generation, not {header!r}", code="invalid_value")
-    return int(tag)
-
-
-def _judgement(body: dict[str, Any]) -> tuple[int, Verdict]:
-    generation, verdict = body.get("generation"), body.get("verdict")
-    if type(generation) is not int or verdict not in list(Verdict):
-        message = f"wanted: generation (a number) and verdict (one of {', '.join(Verdict)})"
-        raise ApiError(400, message, code="invalid_value")
-    return generation, Verdict(verdict)
-
-
-def _keep(request: Request, body: dict[str, Any]) -> bool:
-    return request.headers.get("x-evenflow-keep") == "1" or (_is_envelope(body) and body.get("keep") is True)
-
-
-def _wanted_lease_s(request: Request, body: dict[str, Any]) -> float | None:
-    """None when the change is not on loan."""
-    header = request.headers.get("x-evenflow-lease-s")
-    if header is None:
-        return lease_seconds(body["lease_s"]) if _is_envelope(body) and "lease_s" in body else None
-    try:
-        return lease_seconds(float(header))
-    except ValueError:
-        return lease_seconds(header)
-
-
-def _is_envelope(body: dict[str, Any]) -> bool:
-    return isinstance(body.get("config"), dict) and body.keys() <= _ENVELOPE
-
-
-def _who_why(request: Request, body: dict[str, Any]) -> tuple[str, str]:
-    named = body if _is_envelope(body) or "config" not in body else {}
-    said = [
-        request.headers.get(f"x-evenflow-{name}") or request.query_params.get(name) or _text(named.get(name))
-        for name in ("who", "why")
-    ]
-    return (said[0] or "unknown")[:200], said[1][:1000]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-async def _read_object(request: Request) -> dict[str, Any]:
-    """A JSON object, empty for an empty body."""
-    body = await read_bounded(request, _MAX_CONFIG_BYTES)
-    try:
-        values = parse_json(body) if body.strip() else {}
-    except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(values, dict):
-        raise ApiError(400, "the body must be a JSON object", code="invalid_value")
-    return values
 
 
 def _last(entries: list[tuple[int, Any]], after: int) -> int:

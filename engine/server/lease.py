@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from engine.core.json_text import shown
 from engine.server.errors import ApiError
 
 _MAX_LEASE_S = 86_400.0
@@ -46,6 +47,6 @@ class Lease:
 def lease_seconds(value: Any) -> float:
     """How long a lease may last, from what a client says. Raises: ApiError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_LEASE_S:
-        message = f"lease_s must be seconds above 0 and up to {_MAX_LEASE_S:.0f}, not {value!r}"
+        message = f"lease_s must be seconds above 0 and up to {_MAX_LEASE_S:.0f}, not {shown(value)}"
         raise ApiError(400, message, code="invalid_value")
     return float(value)

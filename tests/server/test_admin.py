@@ -146,6 +146,51 @@ def test_a_bad_config_changes_nothing_and_names_every_knob_at_fault(live: Live) 
     assert put(live, {"max_running_requests": 5}, '"1"').status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"config": None}, "config must be an object of knobs, not null"),
+        ({"config": {}, "keeep": True}, '"keeep" has no meaning beside config'),
+        ({"config": {}, "keep": "yes"}, 'keep must be true or false (x-evenflow-keep: 1 or 0), not "yes"'),
+        ({"config": {}, "keep": 1}, "not 1"),
+        ({"config": {}, "who": 5}, "who must be text, not 5"),
+        ({"config": {}, "lease_s": None}, "lease_s must be seconds above 0 and up to 86400, not null"),
+    ],
+)
+def test_what_is_said_beside_a_config_is_understood_or_refused(
+    live: Live, body: dict[str, Any], said: str
+) -> None:
+    answer = live.http.patch("/admin/config", json=body, headers={"If-Match": "*"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+    assert said in answer.json()["error"]["message"]
+
+
+def test_a_header_that_does_not_say_whether_to_keep_is_refused(live: Live) -> None:
+    answer = put(live, {"prefill_chunk_tokens": 64}, **{"x-evenflow-keep": "true"})
+    assert (answer.status_code, live.service.generation) == (400, 1)
+    assert put(live, {"prefill_chunk_tokens": 64}, **{"x-evenflow-keep": "0"}).status_code == 200
+    assert live.http.get("/admin/config/history").json()["history"][-1]["verdict"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (b'{"max_running_requests": null}', "a whole number from 1 to 4096, not null"),
+        (b'{"max_running_requests": "' + b"9" * 5000 + b'"}', "\u2026"),
+        (b'{"max_running_requests": 1' + b"0" * 4000 + b"}", "\u2026"),
+        (b'{"max_running_requests": 1' + b"0" * 5000 + b"}", "a number has too many digits"),
+        (b'{"' + b"x" * 5000 + b'": 1}', "the knobs are prefill_policy"),
+        (b'{"pause_target_s": NaN}', "from 0.001 to 60.0, not NaN"),
+    ],
+)
+def test_a_complaint_shows_what_was_sent_and_never_at_length(live: Live, config: bytes, said: str) -> None:
+    answer = live.http.put("/admin/config", content=config, headers={"If-Match": "*"})
+    message = answer.json()["error"]["message"]
+    assert answer.status_code in (400, 422)
+    assert said in message
+    assert len(message) < 500
+
+
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"', b"[" * 30_000, b'{"who": "\\ud800"}', b"\xff"])
 def test_a_config_that_is_no_object_is_refused(live: Live, body: bytes) -> None:
     response = live.http.put("/admin/config", content=body, headers={"If-Match": '"1"'})
