@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sqlite3
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from tests.tuner.fakes import StudyBench
 from tuner.errors import StoreError, StudyError
 from tuner.evaluation.evaluators import Measurement
 from tuner.paths import locate_database, state_dir
-from tuner.store.database import check_writable, explain, open_database
+from tuner.store.database import check_writable, explain, open_database, open_to_read
 from tuner.store.models import StudyRow, TrialKind, TrialStatus
 from tuner.store.optuna_storage import explained
 from tuner.store.studies import Studies
@@ -114,6 +118,55 @@ def test_a_folder_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "access", lambda *_: False)
     error = sqlite3.OperationalError("unable to open database file")
     assert "nothing can be written beside" in explain(locate_database(str(tmp_path / "new.db")), error)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Whoever runs this may write nothing there; root, who always may, is nobody for a while."""
+    user, nobody = os.geteuid(), 65534
+    folder.chmod(0o555)
+    if user == 0:
+        os.seteuid(nobody)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that everybody can reach."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def test_a_database_in_a_read_only_folder_can_be_read(tmp_path: Path, folder: Path) -> None:
+    location = locate_database(str(folder / "evenflow.db"))
+    database = open_database(location, create=True)
+    Studies(database).add(StudyRow(**StudyBench(tmp_path).study.model_dump(exclude={"id"})))
+    database.dispose()
+    with read_only(folder):
+        with pytest.raises(StoreError):
+            open_database(location, create=False)
+        (study,) = Studies(open_to_read(location)).all()
+    assert study.name == "bench"
+
+
+def test_what_a_killed_writer_left_beside_the_file_is_not_read_without(tmp_path: Path, folder: Path) -> None:
+    bench = StudyBench(tmp_path)
+    assert bench.study.name == "bench"
+    for name in ("evenflow.db", "evenflow.db-wal"):
+        shutil.copy(tmp_path / name, folder)
+    assert (folder / "evenflow.db-wal").stat().st_size > 0
+    with read_only(folder), pytest.raises(StoreError):
+        open_to_read(locate_database(str(folder / "evenflow.db")))
+
+
+def test_somebody_elses_file_in_a_read_only_folder_is_refused(folder: Path) -> None:
+    (folder / "evenflow.db").write_bytes(b"SQLite format 3\x00 and then nonsense")
+    with read_only(folder), pytest.raises(StoreError, match="not a database"):
+        open_to_read(locate_database(str(folder / "evenflow.db")))
 
 
 def test_where_the_state_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tuner.paths import DatabaseLocation, locate_database
 from tuner.preflight import connect
 from tuner.search_space import describe
 from tuner.server.engine_client import Keys
-from tuner.store.database import open_database
+from tuner.store.database import check_writable, open_database
 from tuner.store.models import ApplyRow, StudyRow
 from tuner.store.studies import Studies, now
 from tuner.verdict import Evidence
@@ -24,8 +24,10 @@ from tuner.verdict import Evidence
 
 def run(arguments: argparse.Namespace, keys: Keys) -> int:
     """Puts a config on a server and watches it. Raises: TunerError."""
-    engine = open_database(locate_database(arguments.db), create=False)
+    location = locate_database(arguments.db)
+    engine = open_database(location, create=False)
     try:
+        check_writable(engine, location)
         studies = Studies(engine)
         study = studies.get(arguments.study)
         config, trial_id = _pick(studies, study, arguments.trial)

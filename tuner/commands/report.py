@@ -10,14 +10,14 @@ from tuner.errors import TunerError
 from tuner.html_report.evidence import gather
 from tuner.html_report.page import page
 from tuner.paths import locate_database
-from tuner.store.database import open_database
+from tuner.store.database import open_to_read
 from tuner.store.studies import Studies
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the report. Raises: TunerError."""
     location = locate_database(arguments.db)
-    engine = open_database(location, create=False)
+    engine = open_to_read(location)
     try:
         studies = Studies(engine)
         evidence = gather(studies, studies.get(arguments.study), location.shown)

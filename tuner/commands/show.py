@@ -18,7 +18,7 @@ from tuner.reporting.report import verdict_lines
 from tuner.reporting.terminal import in_seconds
 from tuner.reporting.text_plot import Mark, text_plot
 from tuner.search_space import describe
-from tuner.store.database import open_database
+from tuner.store.database import open_to_read
 from tuner.store.models import PredictionRow, StudyRow, TrialKind, TrialRow, TrialStatus
 from tuner.store.studies import Studies
 from tuner.trials import Trial
@@ -29,7 +29,7 @@ _LEGEND = "· simulated  ● live  ◆ rule of thumb  ■ chunking off  ☆ conf
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints all studies, or one study's trials. Raises: TunerError."""
-    engine = open_database(locate_database(arguments.db), create=False)
+    engine = open_to_read(locate_database(arguments.db))
     try:
         studies = Studies(engine)
         if arguments.study is None:

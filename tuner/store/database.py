@@ -7,11 +7,13 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, ExceptionContext, event, inspect
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 from sqlmodel import Session, SQLModel, create_engine, select
 
 from tuner.errors import StoreError
@@ -36,7 +38,10 @@ def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
     """
     if location.file is not None:
         _check_file(location.file, create)
-    engine = _connect(location)
+    return _checked(_connect(location), location, create)
+
+
+def _checked(engine: Engine, location: DatabaseLocation, create: bool) -> Engine:
     event.listen(engine, "handle_error", lambda context: _explained(location, context))
     try:
         with _making(engine, location) if create else contextlib.nullcontext():
@@ -48,6 +53,33 @@ def open_database(location: DatabaseLocation, *, create: bool) -> Engine:
         engine.dispose()
         raise
     return engine
+
+
+def open_to_read(location: DatabaseLocation) -> Engine:
+    """The database as it is, for commands that write nothing; also where SQLite cannot write its files beside
+    it, as long as nobody works on it.
+
+    Raises:
+        StoreError: missing, unreadable, or not a database of ours.
+    """
+    try:
+        return open_database(location, create=False)
+    except StoreError as error:
+        if location.file is None or not _is_still(location.file, error.__cause__):
+            raise
+    connect = partial(_connect_immutable, location.file)
+    return _checked(create_engine("sqlite://", creator=connect, poolclass=NullPool), location, create=False)
+
+
+def _is_still(file: Path, error: BaseException | None) -> bool:
+    """Whether what failed may be that a reader, too, writes beside a file that has no writer."""
+    log = file.with_name(f"{file.name}-wal")
+    return isinstance(error, DBAPIError | sqlite3.Error) and not (log.exists() and log.stat().st_size)
+
+
+def _connect_immutable(file: Path) -> sqlite3.Connection:
+    uri = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
+    return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
 
 def _explained(location: DatabaseLocation, context: ExceptionContext) -> StoreError | None:
