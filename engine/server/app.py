@@ -19,9 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.server.admin import AdminRoutes
 from engine.server.auth import AdminGuard, KeyGuard
 from engine.server.completions import ModelRoutes
-from engine.server.errors import ApiError, add_error_handlers, error_response, identify
+from engine.server.errors import add_error_handlers, error_response, field_error, identify
 from engine.server.service import Service
 from engine.server.sse import KEEP_ALIVE_S
+
+_PROBED_BY = ["GET", "HEAD"]  # load balancers ask for the head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +81,13 @@ class _Identified:
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
-    @app.get("/health")
+    @app.api_route("/health", methods=_PROBED_BY)
     async def health() -> JSONResponse:
         """200 while the engine thread lives, or may come back."""
         state = {"status": "ok" if service.is_alive else "dead", "engine": service.engine.state.value}
         return JSONResponse(state, 200 if service.is_alive else 503)
 
-    @app.get("/ready")
+    @app.api_route("/ready", methods=_PROBED_BY)
     async def ready() -> JSONResponse:
         """200 once the model is loaded and warm, until the server stops."""
         return JSONResponse({"engine": service.engine.state.value}, 200 if service.is_ready else 503)
@@ -99,5 +101,4 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 async def _on_bad_query(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    field = str(first["loc"][-1])
-    return error_response(ApiError(400, f"{field}: {first['msg']}", param=field, code="invalid_value"))
+    return error_response(field_error(str(first["loc"][-1]), first["msg"]))

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from engine.core import request as core
 from engine.core.executor import ModelInfo
+from engine.core.json_text import shown
 from engine.core.request import FinishReason
 from engine.server.auth import KeyGuard
 from engine.server.errors import ApiError, LengthFields, identify, unavailable
@@ -132,7 +133,7 @@ class ModelRoutes:
     def _check_model(self, name: str | None) -> None:
         self._loaded()
         if name is not None and name != self._service.served_name and name not in self._model_ids:
-            message = f"the model {name!r} does not exist; this server has {self._service.served_name!r}"
+            message = f"the model {shown(name)} does not exist; this server has {self._service.served_name}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def _known(self, prompt: list[int]) -> list[int]:

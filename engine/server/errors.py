@@ -127,8 +127,15 @@ def validation_error(error: ValidationError) -> ApiError:
     field = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
-    message = first["msg"].removeprefix("Value error, ")
-    text = f"{field}: {message[:1].lower()}{message[1:]}" if field else message
+    if not field and first["type"].startswith("model"):
+        return ApiError(400, "the body must be a JSON object", code="invalid_value")
+    return field_error(field, first["msg"])
+
+
+def field_error(field: str, message: str) -> ApiError:
+    """A complaint of pydantic's, in our form."""
+    said = message.removeprefix("Value error, ").partition(" after validation")[0]
+    text = f"{field}: {said[:1].lower()}{said[1:]}" if field else said
     return ApiError(400, text, param=field or None, code="invalid_value")
 
 

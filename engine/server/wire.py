@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from starlette.requests import Request
 
+from engine.core.json_text import shown
 from engine.core.request import SamplingParams
 from engine.server.errors import ApiError, validation_error
 
@@ -26,7 +27,8 @@ _COLDEST = 1e-5
 
 Body = TypeVar("Body", bound=BaseModel)
 
-# Known to OpenAI's API, not to this server, and changing the answer: refused unless the value says nothing.
+# Known to OpenAI's API or vLLM's, not to this server, and changing the answer: refused unless the value says
+# nothing.
 _NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -35,19 +37,40 @@ _NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "tools": ([],),
+    "tool_choice": ("none", "auto"),
     "functions": ([],),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "frequency_penalty": (0, 0.0),
+    "presence_penalty": (0, 0.0),
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
+    "web_search_options": (),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "stop_token_ids": ([],),
+    "use_beam_search": (False,),
 }
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _Fields(BaseModel):
+    """Fields of which null means not given, as OpenAI's clients have it."""
 
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class StreamOptions(_Fields):
     include_usage: bool = False
     include_timings: bool = False
     continuous_usage_stats: bool = False
@@ -70,6 +93,7 @@ class Message(BaseModel):
 
     role: str = Field(min_length=1)
     content: str | list[TextPart] | None = None
+    tool_calls: list[Any] | None = None
 
     @field_validator("content", mode="before")
     @classmethod
@@ -81,6 +105,13 @@ class Message(BaseModel):
         elif content is not None and not isinstance(content, str):
             raise ValueError("should be a string or a list of text parts")
         return content
+
+    @field_validator("tool_calls", mode="before")
+    @classmethod
+    def _no_tools(cls, calls: Any) -> Any:
+        if calls:
+            raise ValueError("tools are not supported by this server")
+        return None
 
     @property
     def num_chars(self) -> int:
@@ -96,15 +127,14 @@ class Message(BaseModel):
         return {"role": self.role, "content": text}
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(_Fields):
     """What chat and plain completions share. Unknown fields are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, lt=1 << 31)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=1 << 31)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, lt=1 << 31)
@@ -120,16 +150,20 @@ class GenerationRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _only_what_we_do(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            raise ValueError("the body must be a JSON object")
-        for name, harmless in _NOT_SUPPORTED.items():
+        for name, harmless in _NOT_SUPPORTED.items() if isinstance(values, dict) else ():
             value = values.get(name)
-            if value is not None and value not in harmless:
-                raise ApiError(
-                    400, f"{name} is not supported by this server", param=name, code="unsupported_parameter"
-                )
-        # OpenAI's clients send null for what was not given.
-        return {name: value for name, value in values.items() if value is not None}
+            # Also by type, for True is 1.
+            if value is not None and (type(value), value) not in [(type(none), none) for none in harmless]:
+                message = f"{name} is not supported by this server{_or_send(harmless)}"
+                raise ApiError(400, message, param=name, code="unsupported_parameter")
+        return values
+
+    @model_validator(mode="after")
+    def _least_below_most(self) -> Self:
+        if self.limit and self.min_tokens > self.limit:
+            message = f"min_tokens: {self.min_tokens} is more than {self.limit_field}, {self.limit}"
+            raise ApiError(400, message, param="min_tokens", code="invalid_value")
+        return self
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -145,11 +179,13 @@ class GenerationRequest(BaseModel):
 
     @property
     def limit(self) -> int | None:
-        return self.max_tokens
+        return self.max_completion_tokens or self.max_tokens
 
     @property
     def limit_field(self) -> str | None:
         """Where `limit` was given, if it was."""
+        if self.max_completion_tokens:
+            return "max_completion_tokens"
         return "max_tokens" if self.max_tokens else None
 
     @property
@@ -179,15 +215,6 @@ class GenerationRequest(BaseModel):
 
 class ChatRequest(GenerationRequest):
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
-
-    @property
-    def limit_field(self) -> str | None:
-        return "max_completion_tokens" if self.max_completion_tokens else super().limit_field
 
 
 class CompletionRequest(GenerationRequest):
@@ -207,10 +234,8 @@ class CompletionRequest(GenerationRequest):
         return prompt
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(_Fields):
     """Exactly one of `prompt` and `messages`; `return_ids` asks for the ids too."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     model: str | None = None
     prompt: str | None = None
@@ -224,8 +249,16 @@ class TokenizeRequest(BaseModel):
         return self
 
 
+def _or_send(harmless: tuple[Any, ...]) -> str:
+    """What may stand there all the same."""
+    return f", other than {' or '.join(map(shown, harmless[:2]))}" if harmless else ""
+
+
 async def read_bounded(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The body. Raises: ApiError: 413, once it is known to be larger than `limit` bytes."""
+    """The body. Raises: ApiError: 413, once it is known to be larger than `limit` bytes; 415."""
+    if (encoding := request.headers.get("content-encoding", "identity")).lower() != "identity":
+        message = f"a body in Content-Encoding {shown(encoding)} is not read; send it as it is"
+        raise ApiError(415, message, code="unsupported_encoding")
     too_large = ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large")
     if int(request.headers.get("content-length") or 0) > limit:
         raise too_large
@@ -247,6 +280,8 @@ async def read_body(request: Request, kind: type[Body], context_tokens: int) -> 
 
 
 def _parse(body: bytes, kind: type[Body]) -> Body:
+    if not body.strip():
+        raise ApiError(400, "the body is empty; a JSON object is wanted", code="invalid_json")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -195,6 +195,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (chat(stop=[""]), "stop"),
     (chat(stop=["a" * 1025]), "stop"),
     (chat(n=2), "n"),
+    (chat(n=True), "n"),
+    (chat(logprobs=0), "logprobs"),
+    (chat(tool_choice="required"), "tool_choice"),
+    (chat(guided_json={}), "guided_json"),
+    (chat(max_tokens=1 << 31), "max_tokens"),
+    (chat(max_completion_tokens=10**4000), "max_completion_tokens"),
+    (chat(min_tokens=9), "min_tokens"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages.0.tool_calls"),
     (chat(tools=[{"type": "function"}]), "tools"),
     (chat(logprobs=True), "logprobs"),
     (chat(frequency_penalty=1), "frequency_penalty"),
@@ -237,6 +245,9 @@ def test_a_temperature_that_the_device_would_round_to_zero_is_zero(
         {"store": True},
         {"foo": 1},
         {"stream": None, "min_tokens": None},
+        {"stream_options": {"include_usage": None}},
+        {"tool_choice": "auto", "frequency_penalty": 0.0, "presence_penalty": 0},
+        {"messages": [{"role": "user", "content": "a", "tool_calls": []}]},
     ],
 )
 def test_fields_that_change_nothing_are_ignored(live: Live, harmless: dict[str, Any]) -> None:
@@ -247,6 +258,7 @@ def test_fields_that_change_nothing_are_ignored(live: Live, harmless: dict[str, 
     ("method", "path", "body", "status", "code"),
     [
         ("POST", "/v1/chat/completions", b"{", 400, "invalid_json"),
+        ("POST", "/v1/chat/completions", b" ", 400, "invalid_json"),
         ("POST", "/v1/chat/completions", b"[]", 400, "invalid_value"),
         ("POST", "/v1/completions", b'{"prompt": ["a", "b"]}', 400, "invalid_value"),
         ("POST", "/v1/completions", b'{"prompt": []}', 400, "invalid_value"),
@@ -267,6 +279,50 @@ def test_every_failure_has_openais_shape(
     assert set(error) == {"message", "type", "param", "code"}
     assert error["code"] == code
     assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/chat/completions", "", "the body is empty; a JSON object is wanted"),
+        ("/v1/chat/completions", "5", "the body must be a JSON object"),
+        ("/tokenize", "[]", "the body must be a JSON object"),
+        ("/tokenize", '{"messages": []}', "messages: list should have at least 1 item"),
+        ("/v1/completions", '{"prompt": "a", "n": 2}', "n is not supported by this server, other than 1"),
+        (
+            "/v1/completions",
+            '{"prompt": "a", "tools": [1]}',
+            "tools is not supported by this server, other than []",
+        ),
+        (
+            "/v1/completions",
+            '{"prompt": "a", "temperature": NaN}',
+            "temperature: input should be a finite number",
+        ),
+        (
+            "/v1/completions",
+            '{"prompt": "a", "max_tokens": 2, "min_tokens": 3}',
+            "3 is more than max_tokens, 2",
+        ),
+        ("/v1/completions", '{"prompt": "a", "model": "' + "x" * 5000 + '"}', "…"),
+    ],
+)
+def test_a_refusal_says_what_to_mend_in_few_words(live: Live, path: str, body: str, said: str) -> None:
+    message = live.http.post(path, content=body).json()["error"]["message"]
+    assert said in message
+    assert len(message) < 200
+
+
+def test_an_encoded_body_is_refused_by_its_encoding(live: Live) -> None:
+    answer = live.http.post("/tokenize", content=b"x", headers={"Content-Encoding": "gzip"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+    plain = live.http.post("/tokenize", json={"prompt": "a"}, headers={"Content-Encoding": "identity"})
+    assert plain.json()["count"] == 1
+
+
+def test_both_apis_take_either_name_of_the_limit(live: Live) -> None:
+    body = {"prompt": "a", "max_completion_tokens": 2, "max_tokens": 9}
+    assert live.http.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 2
 
 
 def test_token_ids_must_be_the_models(live: Live) -> None:

@@ -23,7 +23,8 @@ def test_not_ready_while_the_model_loads() -> None:
     backend = FakeBackend(loading=load)
     with Live(backend, wait_ready=False) as live:
         assert live.http.get("/health").status_code == 200
-        assert live.http.get("/ready").status_code == 503
+        assert live.http.get("/ready").status_code == live.http.head("/ready").status_code == 503
+        assert live.http.head("/health").status_code == 200
         refused = live.http.post("/v1/chat/completions", json=chat())
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "engine_loading"
