@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from loadtests.client.target import Target, as_target
 from loadtests.errors import LoadRunError
 from loadtests.parity import Parity, compare_lengths
 from loadtests.play.job import make_job, read_record
+from loadtests.scratch import scratch_folder
 from loadtests.synthesis.prompts import PromptBook
 from loadtests.traffic.schedule import Schedule
 from loadtests.validity import Validity, judge
@@ -140,8 +140,8 @@ def run_load(
 @contextlib.contextmanager
 def _directory(workdir: Path | None) -> Iterator[Path]:
     if workdir is None:
-        with tempfile.TemporaryDirectory(prefix="evenflow-load-") as name:
-            yield Path(name)
+        with scratch_folder("evenflow-load-") as folder:
+            yield folder
     else:
         workdir.mkdir(parents=True, exist_ok=True)
         yield workdir.resolve()

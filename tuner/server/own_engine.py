@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from loadtests.scratch import scratch_folder
 from tuner.errors import EngineError
 
 _STOP_WITHIN_S = 15.0
 _PREFIX = "evenflow-engine-"
-_LOCK = "in-use"
 
 
 class OwnEngine:
@@ -105,33 +102,10 @@ def own_engine(arguments: list[str]) -> Iterator[OwnEngine]:
     Raises:
         EngineError: it cannot be started.
     """
-    with own_directory() as directory:
+    with scratch_folder(_PREFIX) as directory:
         engine = OwnEngine(arguments, directory)
         try:
             engine.start()
             yield engine
         finally:
             engine.stop()
-
-
-@contextlib.contextmanager
-def own_directory() -> Iterator[Path]:
-    """A new directory that is there while the block runs. What killed processes left of theirs is removed
-    first: a lock falls free when its process ends, however it ends.
-    """
-    _remove_left()
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    with (directory / "new").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (directory / "new").rename(directory / _LOCK)  # nobody sees it before it is locked
-        try:
-            yield directory
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def _remove_left() -> None:
-    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        with contextlib.suppress(OSError), file.open("r+") as lock:  # somebody else's, or in use
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(file.parent, ignore_errors=True)

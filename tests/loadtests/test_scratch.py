@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.server.own_engine import own_directory
+from loadtests.scratch import scratch_folder
 
 _HOLD = """
 import sys
-from tuner.server.own_engine import own_directory
-with own_directory() as directory:
-    (directory / "engine.log").write_text("words")
+from loadtests.scratch import scratch_folder
+with scratch_folder("evenflow-load-") as directory:
+    (directory / "client.log").write_text("words")
     print(directory, flush=True)
     sys.stdin.read()
 """
@@ -31,17 +31,17 @@ def test_what_a_killed_process_left_is_removed_and_what_is_in_use_is_not(tmp_pat
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as holder:
         assert holder.stdout is not None
         held = Path(holder.stdout.readline().strip())
-        with own_directory() as ours:
+        with scratch_folder("evenflow-load-") as ours:
             assert sorted(tmp_path.iterdir()) == sorted([held, ours])
         holder.kill()
     assert [file.name for file in held.iterdir()]
-    with own_directory() as ours:
+    with scratch_folder("evenflow-load-") as ours:
         assert list(tmp_path.iterdir()) == [ours]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
-    (tmp_path / "evenflow-engine-of-somebody").mkdir()
-    with own_directory():
+    (tmp_path / "evenflow-load-of-somebody").mkdir()
+    with scratch_folder("evenflow-load-"):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["evenflow-engine-of-somebody"]
+    assert [path.name for path in tmp_path.iterdir()] == ["evenflow-load-of-somebody"]
