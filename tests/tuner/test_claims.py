@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.config import SchedulerConfig
+from tests.patience import until
 from tests.tuner.fakes import StudyBench
 from tests.tuner.postgresql import temporary_server
 from tuner.paths import locate_database
@@ -78,8 +79,7 @@ def test_what_a_killed_process_held_falls_free(opening: Opening, where: str) -> 
         assert holder.stdout.readline().strip() == "True"
         assert not claims.take("a")
         holder.kill()
-    while not claims.take("a"):  # a database server takes a moment to notice
-        pass
+    until(lambda: claims.take("a"))  # a database server takes a moment to notice
 
 
 def test_nothing_is_left_beside_the_database(tmp_path: Path) -> None:
