@@ -99,6 +99,10 @@ def read_judgement(body: dict[str, Any]) -> tuple[int, Verdict]:
 def _values(body: dict[str, Any]) -> dict[str, Any]:
     """Its `config`, or else all of it."""
     if "config" not in body:
+        if beside := [name for name in _BESIDE if name in body]:
+            raise _invalid(
+                f'{beside[0]} is no knob; it stands beside them: {{"config": {{…}}, "{beside[0]}": …}}'
+            )
         return body
     values = body["config"]
     if not isinstance(values, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from codecs import BOM_UTF8
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -280,6 +281,7 @@ async def read_body(request: Request, kind: type[Body], context_tokens: int) -> 
 
 
 def _parse(body: bytes, kind: type[Body]) -> Body:
+    body = body.removeprefix(BOM_UTF8)  # Windows writes it before text
     if not body.strip():
         raise ApiError(400, "the body is empty; a JSON object is wanted", code="invalid_json")
     try:

@@ -150,6 +150,7 @@ def test_a_bad_config_changes_nothing_and_names_every_knob_at_fault(live: Live) 
     ("body", "said"),
     [
         ({"config": None}, "config must be an object of knobs, not null"),
+        ({"max_running_requests": 3, "who": "ada"}, "who is no knob; it stands beside them"),
         ({"config": {}, "keeep": True}, '"keeep" has no meaning beside config'),
         ({"config": {}, "keep": "yes"}, 'keep must be true or false (x-evenflow-keep: 1 or 0), not "yes"'),
         ({"config": {}, "keep": 1}, "not 1"),

@@ -320,6 +320,10 @@ def test_an_encoded_body_is_refused_by_its_encoding(live: Live) -> None:
     assert plain.json()["count"] == 1
 
 
+def test_a_byte_order_mark_before_a_body_is_no_fault(live: Live) -> None:
+    assert live.http.post("/tokenize", content=b'\xef\xbb\xbf{"prompt": "a"}').json()["count"] == 1
+
+
 def test_both_apis_take_either_name_of_the_limit(live: Live) -> None:
     body = {"prompt": "a", "max_completion_tokens": 2, "max_tokens": 9}
     assert live.http.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 2
