@@ -107,7 +107,9 @@ class FakeEngine(httpx.BaseTransport):
     def _put(self, request: httpx.Request) -> httpx.Response:
         if self._is_stale(request):
             return httpx.Response(412)
-        self._add(parse_config(json.loads(request.content)), request.headers["x-evenflow-who"])
+        config = parse_config(json.loads(request.content))
+        if config != self.config or self.generation in self.leased or "x-evenflow-lease-s" in request.headers:
+            self._add(config, request.headers["x-evenflow-who"])
         if request.headers.get("x-evenflow-keep") == "1":
             self.kept.append(self.generation)
         if "x-evenflow-lease-s" in request.headers:
