@@ -13,7 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.commands.arguments import Parser, command, count, duration, duration_or_zero, positive, speed
+from tuner.commands.arguments import (
+    Parser,
+    command,
+    count,
+    duration,
+    duration_or_zero,
+    pause,
+    positive,
+    seed,
+    speed,
+    study_name,
+    workers,
+)
 from tuner.commands.trace_cli import add_trace
 from tuner.errors import EXIT_FAILED, EXIT_USAGE, Interrupted, TunerError, UsageError
 
@@ -81,7 +93,7 @@ def _add_optimize(commands: Any) -> None:
         _optimize,
     )
     add = parser.add_argument
-    add("--slo-pause", type=duration, required=True, metavar="0.5s", help="longest pause of any stream")
+    add("--slo-pause", type=pause, required=True, metavar="0.5s", help="longest pause of any stream")
     traffic = parser.add_mutually_exclusive_group()
     traffic.add_argument(
         "--profile", default="ambush", metavar="NAME|FILE.yaml", help="traffic (default %(default)s)"
@@ -90,10 +102,10 @@ def _add_optimize(commands: Any) -> None:
     _add_target(parser)
     add("--trials", type=positive, default=12, metavar="N", help="live search trials (default %(default)s)")
     add("--budget", type=duration, default=280.0, metavar="10m", help="time for everything (default 280s)")
-    add("--study", metavar="NAME", help="name of the study; goes on with it when it exists")
-    add("--seed", type=int, default=1, metavar="N", help="of the traffic (default %(default)s)")
-    workers = "load processes of a run (default 1); for more engines, one tuner each on the same --study"
-    add("--workers", type=positive, default=1, metavar="N", help=workers)
+    add("--study", type=study_name, metavar="NAME", help="name of the study; goes on with it when it exists")
+    add("--seed", type=seed, default=1, metavar="N", help="of the traffic (default %(default)s)")
+    told = "load processes of a run (default 1); for more engines, one tuner each on the same --study"
+    add("--workers", type=workers, default=1, metavar="N", help=told)
     add("--fresh", action="store_true", help="use nothing that earlier studies know")
     add("--simulate", type=count, default=300, metavar="N", help="configs simulated (default %(default)s)")
     add("--no-selftest", action="store_true", help="do not check the load client first")
@@ -124,16 +136,10 @@ def _add_sweep(commands: Any) -> None:
     parser = command(commands, "sweep", "TTFT, worst pause and overhead per chunk size", _sweep)
     add = parser.add_argument
     add("--chunks", metavar="SIZES", default=None, help="default whole,2048,1024,512,256, scaled to the host")
-    add(
-        "--streams",
-        type=positive,
-        default=3,
-        metavar="N",
-        help="streams beside the prompt (default %(default)s)",
-    )
+    add("--streams", type=positive, default=3, metavar="N", help="beside the prompt (default %(default)s)")
     add("--prompt-tokens", type=positive, metavar="N", help="default: about three seconds of reading")
     add("--repeats", type=positive, default=1, metavar="N", help="runs per chunk size (default %(default)s)")
-    add("--seed", type=int, default=1, metavar="N", help="of the prompts (default %(default)s)")
+    add("--seed", type=seed, default=1, metavar="N", help="of the prompts (default %(default)s)")
     _add_target(parser)
     add("--json", action="store_true", help="one JSON object on stdout")
 
@@ -141,11 +147,8 @@ def _add_sweep(commands: Any) -> None:
 def _add_replay(commands: Any) -> None:
     parser = command(commands, "replay", "send recorded traffic, or a profile's, to a server", _replay)
     add = parser.add_argument
-    add(
-        "trace",
-        metavar="TRACE|PROFILE",
-        help="a trace of any known format; or a profile, sized for the server",
-    )
+    what = "a trace of any known format; or a profile, sized for the server"
+    add("trace", metavar="TRACE|PROFILE", help=what)
     add("--to", default=_URL, metavar="URL", help="the server (default %(default)s)")
     add(
         "--mode",
@@ -155,7 +158,7 @@ def _add_replay(commands: Any) -> None:
     add("--speed", type=speed, metavar="X", help="2 sends everything in half the time (default 1)")
     add("--window", type=duration, metavar="60s", help="only the trace's first so many seconds")
     add("--slo-pause", type=duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
-    add("--seed", type=int, default=1, metavar="N", help="of the prompts (default %(default)s)")
+    add("--seed", type=seed, default=1, metavar="N", help="of the prompts (default %(default)s)")
     _add_keys(parser)
     add("--json", action="store_true", help="one JSON object on stdout")
 
@@ -171,7 +174,7 @@ def _add_simulate(commands: Any) -> None:
     add("--window", type=duration, metavar="60s", help="only the trace's first so many seconds")
     add("--context", type=positive, default=32768, metavar="N", help="of the model (default %(default)s)")
     add("--slo-pause", type=duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
-    add("--seed", type=int, default=1, metavar="N", help="of the stalls (default %(default)s)")
+    add("--seed", type=seed, default=1, metavar="N", help="of the stalls (default %(default)s)")
     add("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -197,13 +200,8 @@ def _add_apply(commands: Any) -> None:
     add("study", nargs="?", metavar="STUDY", help="default: the one worked on last")
     add("--trial", type=count, metavar="N", help="this trial's config instead of the winner's")
     add("--to", required=True, metavar="URL", help=f"the server, as in {_URL}")
-    add(
-        "--watch",
-        type=duration_or_zero,
-        default=60.0,
-        metavar="60s",
-        help="how long to watch (default 60s; 0 not)",
-    )
+    watch = "how long to watch (default 60s; 0 not)"
+    add("--watch", type=duration_or_zero, default=60.0, metavar="60s", help=watch)
     _add_keys(parser)
     _add_db(parser)
     add("--json", action="store_true", help="one JSON object on stdout")

@@ -11,11 +11,11 @@ from tuner.paths import locate_database
 
 CASES = [
     ["--slo-pause", "0.5s"],
-    ["--slo-pause", "1ms", "--profile", "chat", "--budget", "10m", "--trials", "3", "--seed", "-4"],
+    ["--slo-pause", "1ms", "--profile", "chat", "--budget", "10m", "--trials", "3", "--seed", "4"],
     ["--slo-pause", "333ms", "--backend", "sim", "--workers", "2", "--simulate", "0", "--fresh"],
     ["--slo-pause", "0.1s", "--engine", "http://127.0.0.1:8080", "--api-key-file", "/k y", "--no-selftest"],
     ["--slo-pause", "0.0000001s", "--model", "org/name", "--admin-key-file", "/keys"],
-    ["--slo-pause", "2h", "--replay", "/traces/monday ‒ 8.jsonl"],
+    ["--slo-pause", "0.01m", "--replay", "/traces/monday ‒ 8.jsonl"],
     ["--slo-pause", "0.3s", "--profile", "/profiles/mine.yaml"],
 ]
 

@@ -59,6 +59,27 @@ def test_a_number_of_trials_that_is_none(tmp_path: Path, trials: str) -> None:
     assert "--trials" in fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", f"--trials={trials}")
 
 
+def test_a_pause_that_no_setting_can_aim_at(tmp_path: Path) -> None:
+    line = fails(tmp_path, 2, "optimize", "--slo-pause", "61s")
+    assert "--slo-pause: '61s' is more than 30 s" in line
+
+
+def test_more_load_processes_than_a_machine_bears(tmp_path: Path) -> None:
+    line = fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", "--workers", "100000")
+    assert "--workers: 100000 load processes are too many for this machine; at most" in line
+
+
+@pytest.mark.parametrize("seed", ["-1", "x", "1.5", "9" * 30])
+def test_a_seed_that_no_database_holds(tmp_path: Path, seed: str) -> None:
+    line = fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", f"--seed={seed}")
+    assert "is not a whole number from 0 to 1,000,000,000" in line
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "../a", "x" * 101])
+def test_a_study_whose_name_is_none(tmp_path: Path, name: str) -> None:
+    assert "is no name" in fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", f"--study={name}")
+
+
 def test_apply_without_a_server(tmp_path: Path) -> None:
     assert "--engine" in fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", "--apply")
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from engine.core.slo import parse_duration
 from tuner.errors import EXIT_USAGE
+
+_LONGEST_PAUSE_S = 30.0  # the paced policy can aim at twice as much, so the search may look a little beyond
+_FEW_WORKERS = 8
+_MAX_SEED = 1_000_000_000
+_MAX_NAME = 100
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,6 +40,39 @@ def duration(text: str) -> float:
 
 def duration_or_zero(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0s") else duration(text)
+
+
+def pause(text: str) -> float:
+    """A pause that can be tuned for."""
+    seconds = duration(text)
+    if seconds > _LONGEST_PAUSE_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {_LONGEST_PAUSE_S:g} s, which is no stream")
+    return seconds
+
+
+def seed(text: str) -> int:
+    """Small enough for any database, with room for the seeds that are counted up from it."""
+    number = int(text) if text.isdecimal() and len(text) < 20 else _MAX_SEED + 1
+    if number > _MAX_SEED:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {_MAX_SEED:,}")
+    return number
+
+
+def study_name(text: str) -> str:
+    """A name that fits into a table, a file's name and a command line."""
+    if not 0 < len(text.strip()) <= len(text) <= _MAX_NAME or not text.isprintable() or "/" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: 1 to {_MAX_NAME} printable characters, no /")
+    return text
+
+
+def workers(text: str) -> int:
+    """Load processes: more than cores take turns, and a slip of the finger would stop the machine."""
+    number, most = positive(text), max(_FEW_WORKERS, os.cpu_count() or 1)
+    if number > most:
+        raise argparse.ArgumentTypeError(
+            f"{number} load processes are too many for this machine; at most {most}"
+        )
+    return number
 
 
 def speed(text: str) -> float:
