@@ -101,6 +101,7 @@ def _run_until_killed(home: Path, at_s: float) -> str | None:
 def _resume(home: Path, done: list[int]) -> list[str]:
     code, out, err = run_tuner(home, *_command())
     if code not in (0, 3):
+        print(err, file=sys.stderr, flush=True)
         return [f"did not go on: {err.strip().splitlines()[-1]}"]
     faults = [] if read_json(out)["study"] == _STUDY else ["another study"]
     after: list[dict[str, Any]] = read_json(run_tuner(home, "show", _STUDY, "--json")[1])["trials"]

@@ -61,9 +61,12 @@ class Surroundings:
         )
 
     def _sent(self, record: RequestRecord, lags_s: Any) -> Tokens:
-        """Bytes do not overtake one another."""
+        """Bytes do not overtake one another, and nobody sees them before they were sent: to a client that was
+        held up for most of a probe, its few tokens in time look early by seconds.
+        """
         left_s = np.array([event.emitted_at_s for event in record.events], dtype=np.float64)
-        return Tokens(np.maximum.accumulate(left_s + self.request_s + lags_s).tolist())
+        on_its_way_s = np.maximum(self.request_s + lags_s, 0.0)
+        return Tokens(np.maximum.accumulate(left_s + on_its_way_s).tolist())
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -61,6 +61,13 @@ def test_tokens_reach_a_client_later_and_in_order() -> None:
     assert all(a.at_s <= b.at_s for a, b in itertools.pairwise(seen.events))
 
 
+def test_no_token_is_seen_before_it_was_sent() -> None:
+    around = Surroundings(request_s=0.01, lags_s=(-3.0,))
+    sent = Tokens([1.0, 1.1])
+    (seen,) = around.seen([record(list(sent))], 1)
+    assert [event.at_s for event in seen.events] == [1.0, 1.1]
+
+
 def test_nothing_is_added_where_nothing_is_known() -> None:
     assert Surroundings().noise(1) is None
     assert Surroundings.from_mapping(Surroundings((1.0,), 0.1, (0.2,)).to_mapping()) == Surroundings(
