@@ -150,6 +150,12 @@ def num_changes(config: SchedulerConfig, base: SchedulerConfig) -> int:
     return sum(getattr(config, name) != getattr(base, name) for name in names)
 
 
+def num_shared(one: SchedulerConfig, other: SchedulerConfig) -> int:
+    """Of how many searched knobs, those of the chunking itself aside, both have the same value."""
+    names = ("solo_chunk_tokens", "prefill_order", "max_running_requests")
+    return sum(getattr(one, name) == getattr(other, name) for name in names)
+
+
 def describe(config: SchedulerConfig) -> str:
     """What a person is told of a config: its policy's own knob, and what differs from the defaults."""
     if config.prefill_policy is PrefillPolicy.WHOLE:

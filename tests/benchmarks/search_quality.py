@@ -42,7 +42,7 @@ from tuner.store.models import StudyRow
 from tuner.store.studies import Studies, now
 from tuner.study import Plan, Search
 
-# Whoever is worse by less than this is not told apart by 50 windows.
+# Whoever is worse by less than this is not told apart by the truth's windows.
 _AS_GOOD = 1.005
 BAR_KEEPS, BAR_REGRET, BAR_BUDGET = 0.95, 0.05, 12
 

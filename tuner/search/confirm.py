@@ -92,7 +92,8 @@ class Confirmer:
         standing = self._knowledge.race().of(current)
         if current not in self._decided and standing is not None and self._has_time(self._plan.replicates):
             self._try(standing)
-        kept = [runs for runs in (*self._confirmed, *self._narrow) if runs[0].config == current]
+        # What keeps the SLO narrowly does not take the place of what is safe.
+        kept = [runs for runs in self._confirmed or self._narrow if runs[0].config == current]
         return kept[0] if kept and self._is_tied(best, current) else best
 
     def _is_tied(self, best: tuple[Trial, ...], current: SchedulerConfig) -> bool:
@@ -107,26 +108,29 @@ class Confirmer:
         """The cheapest that is worth it and better than what has been confirmed; when none is and nothing was
         confirmed, the safest.
         """
-        race = self._knowledge.race()
-        left = [one for one in race.standings if one.config not in self._decided]
-        if self._confirmed:
-            best_s = min(self._price_s(race, runs) for runs in self._confirmed)
-            left = [one for one in left if one.price_s < (1.0 - _NEXT_GAIN) * best_s]
+        left = self._undecided()
         worth = [one for one in left if self._is_worth(one)]
         if worth or self._confirmed:
             return worth[0] if worth else None
         safest = max(left, key=lambda one: one.safe, default=None)
         return safest if safest is not None and safest.safe >= _HOPELESS else None
 
+    def _undecided(self) -> list[Standing]:
+        """Candidates that would be better than what has been confirmed, the cheapest first."""
+        race = self._knowledge.race()
+        left = [one for one in race.standings if one.config not in self._decided]
+        if self._confirmed:
+            best_s = min(self._price_s(race, runs) for runs in self._confirmed)
+            left = [one for one in left if one.price_s < (1.0 - _NEXT_GAIN) * best_s]
+        return left
+
     def _is_worth(self, one: Standing) -> bool:
         """Likely enough to stand; the last one that there is time for had better be. What one would find by
-        hand is tested as long as there is time: nobody wants less than that.
+        hand need not be, as long as there is time for another after it: nobody wants less than that.
         """
-        if one.config in self._knowledge.known:
-            return one.safe >= _WORTH_KNOWN
-        if not self._confirmed and self._has_time(2 * self._plan.replicates):
-            return one.safe >= _WORTH
-        return one.safe >= _SURE
+        if self._confirmed or not self._has_time(2 * self._plan.replicates):
+            return one.safe >= _SURE
+        return one.safe >= (_WORTH_KNOWN if one.config in self._knowledge.known else _WORTH)
 
     def _try(self, candidate: Standing) -> None:
         config, shown = candidate.config, describe(candidate.config)
@@ -149,17 +153,21 @@ class Confirmer:
     def _replicate(self, config: SchedulerConfig) -> list[Trial]:
         """Fresh runs: up to the first that fails, and more near the border."""
         runs: list[Trial] = []
-        while len(runs) < self._plan.replicates or (
-            len(runs) < self._plan.replicates + MORE_REPLICATES
-            and not self._is_safe(config)
-            and self._has_time(1)
-        ):
+        while len(runs) < self._plan.replicates or self._wants_more(config, len(runs)):
             seed = confirmed_seed(self._plan.seed, self._runner.study.round, len(runs))
             runs.append(self._runner.run(TrialKind.CONFIRM, config, seed, self._plan.slo_pause_s))
             self._num_runs += 1
             if not self._keeps(runs[-1]):
                 break
         return runs
+
+    def _wants_more(self, config: SchedulerConfig, num_runs: int) -> bool:
+        """Near the border, as long as another candidate, that is not there, could be tried after it."""
+        more = self._plan.replicates + MORE_REPLICATES - num_runs
+        if more <= 0 or self._is_safe(config):
+            return False
+        has_other = any(one.safe >= _SURE for one in self._undecided())
+        return self._has_time(more + self._plan.replicates if has_other else 1)
 
     def _is_safe(self, config: SchedulerConfig) -> bool:
         """By everything but the runs that selected it."""

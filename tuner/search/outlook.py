@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.core.config import SchedulerConfig
+from tuner.search_space import num_shared
 
 Array = npt.NDArray[np.float64]
 
 # Standard deviations of the logarithm of measured ÷ predicted before anything was measured: of what all
-# configs have in common, of its slope over the predicted pause, of a policy, of a stretch of sizes, and of
-# one config. Cost models wrong by up to 40 % a term gave such (our simulated searches, November 2026).
-_COMMON, _SLOPE, _POLICY, _STRETCH, _OWN = 0.3, 0.15, 0.1, 0.06, 0.02
+# configs have in common, of its slope over the predicted pause, of a policy, of a stretch of sizes, of the
+# value of each knob beside the chunking, and of one config. Cost models wrong by up to 40 % a term gave such
+# (our simulated searches, November 2026).
+_COMMON, _SLOPE, _POLICY, _STRETCH, _KNOB, _OWN = 0.3, 0.15, 0.1, 0.06, 0.05, 0.02
 # Sizes whose logarithms lie this far apart tell little of one another.
 _STRETCH_LENGTH = 0.4
 # How far apart runs of one config lie: candidates, and what is thought likely before the first run. Worst
@@ -33,7 +35,8 @@ _USUAL_SPREAD, _USUAL_FACTOR = 0.04, 0.5
 # long. With 2.0 one winner in 17 broke its SLO in more than 2 of 50 windows, with 2.5 one in 25 (our
 # simulated searches, November 2026).
 _NEARLY_ALL = 2.5
-# A run so many standard deviations above the others had an accident: it counts for less.
+# A run so many standard deviations off the others had an accident, or by a hair missed what others met: it
+# counts for less.
 _ODD, _REFITS = 2.5, 4
 _NORMAL = NormalDist()
 
@@ -111,7 +114,7 @@ class Outlook:
         self._weights = np.ones(len(seen))
         for _ in range(_REFITS):
             self._fit()
-            odd = np.maximum(self._residuals(), 1.0) ** 2
+            odd = np.maximum(np.abs(self._residuals()), 1.0) ** 2
             if odd.max(initial=0.0) <= _ODD**2:
                 return
             self._weights = np.where(odd > _ODD**2, self._weights * odd, self._weights)
@@ -158,4 +161,5 @@ def _alike(a: Place, b: Place) -> float:
     if a.config.prefill_policy is b.config.prefill_policy:
         near = math.exp(-(((a.size - b.size) / _STRETCH_LENGTH) ** 2) / 2)
         value += _POLICY**2 + _STRETCH**2 * near
+    value += _KNOB**2 * num_shared(a.config, b.config)
     return value + _OWN**2 * (a.config == b.config)

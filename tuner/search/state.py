@@ -13,8 +13,8 @@ from tuner.search_space import describe
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
-# Beside a confirmation's replicates: for a candidate that fails it, or is near the border.
-_SPARE_RUNS = 2
+# Beside a confirmation's replicates: those of a candidate tried before, that fails or is near the border.
+_SPARE_RUNS = 3
 # So many of the cheapest are simulated in several windows, and as many of those that are then the cheapest.
 _CONTENDERS, _LOOKS = 8, 4
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,27 @@ def test_the_spread_follows_what_was_seen() -> None:
 def test_one_accident_does_not_widen_the_margin() -> None:
     calm = runs(1.0, 0.02)
     assert Outlook([*calm, Seen(place(100), 1.9)]).spread <= 2 * Outlook(calm).spread
+
+
+def test_one_window_in_which_nobody_met_does_not_widen_the_margin() -> None:
+    calm = runs(1.0, 0.02)
+    outlook = Outlook([*calm, Seen(place(100), 0.2)])
+    assert outlook.spread <= 2 * Outlook(calm).spread
+    assert outlook.expect(place(100), 0.4).median_s == pytest.approx(0.4, rel=0.05)
+
+
+def test_what_a_knob_does_is_learned_apart_from_the_rest() -> None:
+    def seen(chunk_tokens: int, running: int, ratio: float) -> Seen:
+        config = replace(place(chunk_tokens).config, max_running_requests=running)
+        return Seen(Place(config, math.log(chunk_tokens / 128)), ratio)
+
+    few = [seen(size, 4, 1.3) for size in (80, 120)]
+    many = [seen(size, 16, 1.0) for size in (90, 110, 128)]
+    outlook = Outlook([*few, *many])
+    here = seen(100, 4, 1.0).place, seen(100, 16, 1.0).place, seen(100, 8, 1.0).place
+    with_few, with_many, unknown = (outlook.expect(at, 1.0) for at in here)
+    assert with_few.median_s > 1.1 * with_many.median_s
+    assert unknown.doubt > max(with_few.doubt, with_many.doubt)
 
 
 def test_a_run_stopped_early_raises_what_is_expected_and_never_lowers_it() -> None:
