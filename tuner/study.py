@@ -110,7 +110,7 @@ class Search:
     def _run(self) -> Result:
         baseline = self._baseline()
         rule = self._rule_of_thumb()
-        for config in self._plan.try_first:
+        for config in filter(self._plan.space.contains, self._plan.try_first):
             self._asker.enqueue(config)
         self._simulate()
         self._enqueue_current()

@@ -69,7 +69,7 @@ def measure_or_reuse(
         took_s = time.monotonic() - started_s
     winners = earlier.winners if earlier is not None else ()
     if winners:
-        announcer.done(f"{len(winners)} configs of earlier studies", "are tried first")
+        announcer.done(f"{len(winners)} configs of earlier studies", "are tried first where they fit")
     tried = [config.to_mapping() for config in winners]
     return capacity, {"capacity": capacity.to_mapping(), "measured_in_s": took_s, "try_first": tried}
 

@@ -8,10 +8,11 @@ from typing import Any
 from engine.core.config import SchedulerConfig
 from engine.core.cost_model import CostModel
 from tests.tuner.engines import sim_engine
-from tests.tuner.fakes import FakeServer, StudyBench
+from tests.tuner.fakes import PROMPT_TOKENS, FakeServer, StudyBench
 from tuner.announce import Silence
 from tuner.evaluation.live import LiveServer
 from tuner.evaluation.sizing import Capacity, Probe
+from tuner.search_space import unchunked
 from tuner.server.engine_client import EngineClient
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.studies import Studies, now
@@ -63,6 +64,17 @@ def test_what_won_elsewhere_is_tried_first(tmp_path: Path) -> None:
     known = SchedulerConfig(prefill_chunk_tokens=200, max_running_requests=8)
     server = FakeServer(bench.clock)
     bench.run(server, try_first=(known,))
+    trials = bench.studies.trials(bench.study)
+    first = next(trial for trial in trials if trial.kind == "search")
+    assert first.config == known.to_mapping()
+
+
+def test_winners_that_this_search_could_not_pick_are_not_tried_first(tmp_path: Path) -> None:
+    """Chunking off, which is the baseline; and more tokens than the prompts here have."""
+    bench = StudyBench(tmp_path)
+    known = SchedulerConfig(prefill_chunk_tokens=200)
+    beyond = SchedulerConfig(prefill_chunk_tokens=10 * PROMPT_TOKENS)
+    bench.run(FakeServer(bench.clock), try_first=(unchunked(SchedulerConfig()), beyond, known))
     trials = bench.studies.trials(bench.study)
     first = next(trial for trial in trials if trial.kind == "search")
     assert first.config == known.to_mapping()
