@@ -37,7 +37,10 @@ _URL = "http://127.0.0.1:8080"
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line. Exits 0 done, 1 failed, 2 wrong usage, 3 no config keeps the SLO, 130 Ctrl-C."""
-    arguments = command_line().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = command_line()
+    parser.refuse_empty(words)
+    arguments = parser.parse_args(words)
     from tuner.signals import interruptible
 
     try:

@@ -75,9 +75,21 @@ def test_a_seed_that_no_database_holds(tmp_path: Path, seed: str) -> None:
     assert "is not a whole number from 0 to 1,000,000,000" in line
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\nb", "../a", "x" * 101])
+@pytest.mark.parametrize("name", ["a\nb", "../a", "x" * 101])
 def test_a_study_whose_name_is_none(tmp_path: Path, name: str) -> None:
     assert "is no name" in fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", f"--study={name}")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["optimize", "--slo-pause", "0.5s", "--replay", ""], "the value of --replay is empty"),
+        (["optimize", "--slo-pause", "0.5s", "--engine= "], "the value of --engine is empty"),
+        (["show", ""], "an argument is empty"),
+    ],
+)
+def test_an_empty_value_is_not_taken_for_none(tmp_path: Path, words: list[str], complaint: str) -> None:
+    assert complaint in fails(tmp_path, 2, *words)
 
 
 def test_apply_without_a_server(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from engine.core.slo import parse_duration
@@ -19,6 +20,16 @@ _MAX_NAME = 100
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
+
+    def refuse_empty(self, words: Sequence[str]) -> None:
+        """An empty value would be taken for none: a shell makes it of a variable that is not set."""
+        for option, word in zip(("", *words), words, strict=False):
+            if not word.strip():
+                self.error(
+                    f"{f'the value of {option}' if option.startswith('--') else 'an argument'} is empty"
+                )
+            if re.fullmatch(r"--[\w-]+=\s*", word):
+                self.error(f"the value of {word.partition('=')[0]} is empty")
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
@@ -60,7 +71,7 @@ def seed(text: str) -> int:
 
 def study_name(text: str) -> str:
     """A name that fits into a table, a file's name and a command line."""
-    if not 0 < len(text.strip()) <= len(text) <= _MAX_NAME or not text.isprintable() or "/" in text:
+    if len(text) > _MAX_NAME or not text.isprintable() or "/" in text:
         raise argparse.ArgumentTypeError(f"{text!r} is no name: 1 to {_MAX_NAME} printable characters, no /")
     return text
 
