@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtests.client.target import first_key
+from loadtests.client.target import first_key, is_address
 from loadtests.errors import LoadTestError
 from loadtests.selftest.checks import run_selftest
 from tuner.announce import Announcer
@@ -151,7 +151,7 @@ def _fresh_name(studies: Studies) -> str:
 
 def connect(url: str, keys: Keys) -> EngineClient:
     """A checked connection to somebody's engine. Raises: EngineError."""
-    if not url.startswith(("http://", "https://")):
+    if not is_address(url):
         raise EngineError(f"{url!r} is not an engine's address; write it like http://127.0.0.1:8080")
     client = EngineClient(url, keys)
     try:

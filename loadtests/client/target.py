@@ -34,8 +34,7 @@ class Target:
     foreign: bool = False
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not is_address(self.url):
             raise TargetError(f"{self.url!r} is not a server's address; write it like http://127.0.0.1:8080")
         object.__setattr__(self, "url", self.url.rstrip("/").removesuffix("/v1"))
 
@@ -43,6 +42,17 @@ class Target:
         """The headers of every request."""
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return {"Content-Type": "application/json", **key, **self.headers}
+
+
+def is_address(url: str) -> bool:
+    """Whether a server may be there: scheme, host and, if any, a port that exists."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # a port beyond 65535, half an IPv6 address
+        return False
+    is_whole = parts.scheme in ("http", "https") and parts.hostname and port != 0
+    return bool(is_whole) and not any(letter.isspace() for letter in url)
 
 
 def first_key(text: str) -> str | None:

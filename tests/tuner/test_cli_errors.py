@@ -59,6 +59,11 @@ def test_a_number_of_trials_that_is_none(tmp_path: Path, trials: str) -> None:
     assert "--trials" in fails(tmp_path, 2, "optimize", "--slo-pause", "0.5s", f"--trials={trials}")
 
 
+def test_a_value_that_looks_like_an_option_says_how_it_is_written(tmp_path: Path) -> None:
+    line = fails(tmp_path, 2, "sweep", "--chunks", "-5,whole")
+    assert "--chunks: expected one argument, and one that begins with - is written after a =" in line
+
+
 def test_a_pause_that_no_setting_can_aim_at(tmp_path: Path) -> None:
     line = fails(tmp_path, 2, "optimize", "--slo-pause", "61s")
     assert "--slo-pause: '61s' is more than 30 s" in line
@@ -140,8 +145,9 @@ def test_nobody_at_the_engines_address(tmp_path: Path) -> None:
     assert url in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--engine", url)
 
 
-def test_an_address_that_is_none(tmp_path: Path) -> None:
-    assert "address" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--engine", "localhost")
+@pytest.mark.parametrize("url", ["localhost", "http://127.0.0.1:99999", "http://[::1"])
+def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
+    assert "address" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--engine", url)
 
 
 def test_somebody_elses_server(tmp_path: Path, foreign_url: str) -> None:

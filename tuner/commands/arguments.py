@@ -32,6 +32,8 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"the value of {word.partition('=')[0]} is empty")
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):
+            message += ", and one that begins with - is written after a =, as in --option=-5"
         print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(EXIT_USAGE)
 
