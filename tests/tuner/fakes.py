@@ -57,6 +57,7 @@ class FakeServer:
         jitter: factor on the long TTFT of a run, counted from 1.
         spoil: how many of the first runs the client spoils.
         spoils: whether it spoils every run of a config.
+        short_ttft: of short requests, in seconds.
         interrupt_at: the run, counted from 1, during which the process is told to end.
     """
 
@@ -71,6 +72,7 @@ class FakeServer:
         interrupt_at: int | None = None,
         crash: Callable[[SchedulerConfig], bool] = lambda config: False,
         spoils: Callable[[SchedulerConfig], bool] = lambda config: False,
+        short_ttft: Callable[[SchedulerConfig], float] = lambda config: 0.1,
     ) -> None:
         self._clock = clock
         self._growth = growth
@@ -81,6 +83,7 @@ class FakeServer:
         self._interrupt_at = interrupt_at
         self._crash = crash
         self._spoils = spoils
+        self._short_ttft = short_ttft
         self._slow_from, self._slowness = 1 << 30, 1.0
         self.seeds: list[int] = []
         self.configs: list[SchedulerConfig] = []
@@ -105,7 +108,7 @@ class FakeServer:
         aborted = abort_pause_s is not None and pause > abort_pause_s
         elapsed = 2.0 if aborted else 10.0
         self._clock.now_s += elapsed
-        records = _records(pause, ttft, aborted)
+        records = _records(pause, ttft, self._short_ttft(config), aborted)
         spoiled = len(self.seeds) <= self._spoil or self._spoils(config)
         return Measurement(
             summary=summarise(records, Slo(SLO_S), long_prompt_tokens=PROMPT_TOKENS),
@@ -126,12 +129,12 @@ class FakeServer:
         return min(PROMPT_TOKENS, config.prefill_chunk_tokens)
 
 
-def _records(pause_s: float, ttft_s: float, aborted: bool) -> tuple[RequestRecord, ...]:
+def _records(pause_s: float, ttft_s: float, short_s: float, aborted: bool) -> tuple[RequestRecord, ...]:
     end = Outcome.UNFINISHED if aborted else Outcome.COMPLETED
-    events = (ContentEvent(0.1, 1), ContentEvent(0.1 + pause_s, 1))
+    events = (ContentEvent(short_s, 1), ContentEvent(short_s + pause_s, 1))
     stream = RequestRecord(
         id="stream", scheduled_at_s=0.0, sent_at_s=0.0, planned_prompt_tokens=10, max_tokens=2,
-        outcome=end, ended_at_s=0.1 + pause_s, events=events, output_tokens=2, kind="stream",
+        outcome=end, ended_at_s=short_s + pause_s, events=events, output_tokens=2, kind="stream",
     )  # fmt: skip
     long = RequestRecord(
         id="long", scheduled_at_s=0.0, sent_at_s=0.0, planned_prompt_tokens=PROMPT_TOKENS, max_tokens=1,

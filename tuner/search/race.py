@@ -95,6 +95,7 @@ class Race:
         self._ruled_out = {trial.config for trial in trials if self._rules_out(trial)}
         self._predictions = {prediction.config: prediction for prediction in predictions}
         self._levels = _Levels(list(self._predictions.values()))
+        self._short_ratio = _middle([ratio for t in self._trials if (ratio := self._seen_short(t))], 1.0)
         self.pause = Outlook([seen for trial in self._trials if (seen := self._seen_pause(trial))])
         self.ttft = Outlook([seen for trial in self._trials if (seen := self._seen_ttft(trial))])
         self.standings = sorted(self._stand(), key=self._order)
@@ -176,7 +177,7 @@ class Race:
         prediction = self._predictions.get(config)
         whole = [trial for trial in runs if trial.is_complete and trial.long_ttft_p95_s]
         if prediction is not None and math.isfinite(prediction.long_ttft_s):
-            if prediction.lost > self._allowed.lost_rate and not whole:
+            if not whole and not self._is_fair(prediction):
                 return None
             pause_s, ttft_s = self._levels.of(prediction)
         elif whole:
@@ -198,6 +199,12 @@ class Race:
             safe=pause.chance_below(self._space.slo_pause_s),
             num_runs=len(whole),
         )
+
+    def _is_fair(self, prediction: Prediction) -> bool:
+        """Whether others are not made to pay, as far as the simulator can tell."""
+        short_s, limit_s = prediction.summary.short_ttft_p95_s, self._allowed.short_ttft_s
+        fair_to_short = short_s is None or limit_s is None or short_s * self._short_ratio <= limit_s
+        return fair_to_short and prediction.lost <= self._allowed.lost_rate
 
     def _order(self, standing: Standing) -> tuple[int, int, float]:
         steps = int(math.log(max(standing.price_s, 1e-9)) / _SAME_PRICE)
@@ -229,6 +236,14 @@ class Race:
             if measured_s < predicted_s:
                 return None  # what it met may have been milder than what others meet
         return Seen(self._place(trial.config, predicted_s), measured_s / predicted_s, trial.is_bound)
+
+    def _seen_short(self, trial: Trial) -> float | None:
+        """Measured ÷ predicted short TTFT, in the study's own window."""
+        prediction = self._predictions.get(trial.config)
+        if prediction is None or trial.is_bound or trial.seed != self._seed:
+            return None
+        predicted_s, measured_s = prediction.summary.short_ttft_p95_s, trial.short_ttft_p95_s
+        return measured_s / predicted_s if predicted_s and measured_s else None
 
     def _seen_ttft(self, trial: Trial) -> Seen | None:
         if trial.is_bound or not trial.long_ttft_p95_s or not trial.worst_pause_s:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.core.config import SchedulerConfig
+from engine.core.config import PrefillPolicy, SchedulerConfig, parse_config
 from tests.tuner.fakes import SLO_S, FakeClock, FakeServer, StudyBench
 from tuner.store.models import TrialKind, TrialStatus
 
@@ -40,6 +40,21 @@ def test_a_right_simulator_needs_few_live_runs_for_the_best(bench: StudyBench) -
     assert result.winner is not None
     assert 0.85 * SLO_S < (result.winner.worst_pause_s or 0.0) <= SLO_S
     assert result.live_trials <= 14
+
+
+def test_what_short_requests_would_pay_for_is_not_even_tried(bench: StudyBench) -> None:
+    def short_ttft(config: SchedulerConfig) -> float:
+        return (
+            3.0 if config.prefill_policy is PrefillPolicy.FIXED and config.prefill_chunk_tokens > 150 else 0.2
+        )
+
+    server = FakeServer(bench.clock, short_ttft=short_ttft)
+    result = bench.run(server, FakeServer(FakeClock(), short_ttft=short_ttft))
+    assert result.winner is not None
+    assert short_ttft(result.winner.config) < 1.0
+    tried = [t for t in bench.studies.trials(bench.study) if t.kind in (TrialKind.SEARCH, TrialKind.CONFIRM)]
+    assert tried
+    assert all(short_ttft(parse_config(trial.config)) < 1.0 for trial in tried)
 
 
 def test_a_claim_stands_on_fresh_runs_alone(bench: StudyBench) -> None:
