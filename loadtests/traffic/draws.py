@@ -25,6 +25,13 @@ def offsets(arrivals: Arrivals, rate: float, window: float, rng: random.Random) 
     return sorted(max(0.0, offset) for offset in drawn if offset < window)
 
 
+def num_expected(arrivals: Arrivals, rate: float, window: float) -> float:
+    """About how many instants `offsets` gives."""
+    if arrivals.process == "at":
+        return len(arrivals.times)
+    return arrivals.count * (window / arrivals.every + 1) if arrivals.process == "burst" else rate * window
+
+
 def draw(length: Length, rng: random.Random) -> int:
     """One length from its distribution, which is not `auto`."""
     if length.kind == "fixed":

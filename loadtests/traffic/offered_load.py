@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from engine.core.slo import SloClass
 from loadtests.errors import ProfileError
-from loadtests.traffic.draws import draw, longest, mean, offsets
+from loadtests.traffic.draws import draw, longest, mean, num_expected, offsets
 from loadtests.traffic.profile import ClassTarget, Group, Length, Profile
 from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing, uncached_tokens
 
 _MIN_UNIT_S = 1.0  # a shorter window than this many seconds a unit measures little
 _MIN_LONG_TOKENS = 256
 _MAX_PREFILL_SHARE = 0.75
+_MOST_REQUESTS = 100_000  # of a group in one run; each is kept in memory with its prompt
 _BLOCK_TOKENS = 32  # of prompts that begin alike
 
 
@@ -22,7 +23,8 @@ def build_schedule(profile: Profile, seed: int, sizing: Sizing) -> Schedule:
     """The requests of a profile's groups for one seed; one that replays a trace has none.
 
     Raises:
-        ProfileError: prompt and output of a group do not fit the model's context.
+        ProfileError: prompt and output of a group do not fit the model's context; or there are more requests
+            than a run plays.
     """
     return _Builder(profile, seed, sizing).build()
 
@@ -193,6 +195,13 @@ class _Builder:
 
     # -- arrivals ------------------------------------------------------------------------------------
 
+    def _check_playable(self, group: Group, num_requests: float) -> None:
+        if num_requests > _MOST_REQUESTS:
+            raise ProfileError(
+                f"profile {self.profile.name}: group {group.name} sends about {num_requests:,.0f} requests, "
+                f"and a run plays {_MOST_REQUESTS:,} at most; make its arrivals fewer or the duration shorter"
+            )
+
     def _window(self, group: Group) -> tuple[float, float]:
         return (0.0, self.warm_up_s) if group.warm_up else (self.warm_up_s, self.end_s)
 
@@ -203,7 +212,9 @@ class _Builder:
             yield from self._lanes(group, start_s, end_s)
             return
         window, rng = (end_s - start_s) / self.unit_s, self._random(group, "arrivals")
-        for offset in offsets(group.arrivals, self._rate(group), window, rng):
+        rate = self._rate(group)
+        self._check_playable(group, num_expected(group.arrivals, rate, window))
+        for offset in offsets(group.arrivals, rate, window, rng):
             at_s = start_s + offset * self.unit_s
             yield at_s, end_s - at_s
 
@@ -222,6 +233,7 @@ class _Builder:
     def _lanes(self, group: Group, start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
         """Each lane is one stream after another; a single one when the context has room for the answer."""
         longest_s = self._lane_stream_s(group)
+        self._check_playable(group, group.arrivals.count * max(1.0, (end_s - start_s) / longest_s))
         for lane in range(group.arrivals.count):
             at_s = start_s + lane * group.arrivals.spread * self.unit_s
             while at_s < end_s:

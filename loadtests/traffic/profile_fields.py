@@ -9,6 +9,9 @@ from typing import Any
 from loadtests.traffic.fields import REQUIRED, Fields
 from loadtests.traffic.profile import Arrivals, ClassTarget, Group, Length, Profile, TraceSource
 
+_MOST_TOKENS = 1 << 20  # longer than any context
+_WIDEST = 10.0  # of a lognormal: beyond it numbers overflow
+
 
 def parse_profile(values: Any, source: str) -> Profile:
     """A profile from plain values.
@@ -161,6 +164,10 @@ def _parse_lognormal(fields: Fields) -> Length:
         low=inner.whole("min", 1, minimum=1),
         high=inner.whole("max", 1 << 20, minimum=1),
     )
+    if length.value > _MOST_TOKENS:
+        inner.fail("median", f"a number up to {_MOST_TOKENS:,}", length.value)
+    if length.sigma > _WIDEST:
+        inner.fail("sigma", f"a number up to {_WIDEST:g}", length.sigma)
     if length.low > length.high:
         inner.fail("max", f"a whole number from min ({length.low})", length.high)
     inner.finish()

@@ -64,6 +64,14 @@ def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
         ),
         (group(prompt_tokens={"zipf": 2}), "groups.g.prompt_tokens must be"),
         (
+            group(prompt_tokens={"lognormal": {"median": 1e300, "sigma": 1}}),
+            "groups.g.prompt_tokens.lognormal.median must be a number up to 1,048,576",
+        ),
+        (
+            group(prompt_tokens={"lognormal": {"median": 9, "sigma": 1e9}}),
+            "groups.g.prompt_tokens.lognormal.sigma must be a number up to 10",
+        ),
+        (
             group(prompt_tokens={"lognormal": {"median": 5}}),
             "groups.g.prompt_tokens.lognormal.sigma is missing",
         ),

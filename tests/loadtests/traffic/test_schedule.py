@@ -64,6 +64,22 @@ def test_ambush_has_streams_alive_and_long_prompts_that_overlap(seed: int) -> No
     assert {r.kind for r in schedule.requests if r.measured} == {"stream", "long", "short"}
 
 
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"process": "poisson", "rate": 1e12},
+        {"process": "burst", "count": 10**9, "every": 3},
+        {"process": "burst", "count": 100, "every": 0.001},
+        {"process": "lanes", "count": 10**9},
+    ],
+)
+def test_more_requests_than_a_run_plays_are_refused_before_they_are_made(arrivals: dict[str, object]) -> None:
+    with pytest.raises(
+        ProfileError, match=r"group crowd sends about [\d,]+ requests, and a run plays 100,000"
+    ):
+        schedule_of({"crowd": group(arrivals)})
+
+
 def test_changing_one_group_leaves_the_others_as_they_were() -> None:
     chat = group({"process": "poisson", "rate": 1.0}, {"uniform": [10, 90]})
     alone = schedule_of({"chat": chat})
