@@ -281,8 +281,8 @@ def cap_lengths(
 def _fit(row: TraceRow, context: int | None, max_output: int | None, block: int) -> TraceRow:
     prompt, output = row.prompt_tokens, min(row.output_tokens, max_output or row.output_tokens)
     if context is not None and prompt + output > context:
-        output = min(output, context // 2)
-        prompt = min(prompt, context - output)
+        output = min(output, max(1, context // 2))
+        prompt = min(prompt, max(1, context - output))
     if (prompt, output) == (row.prompt_tokens, row.output_tokens):
         return row
     return replace(

@@ -162,6 +162,12 @@ def test_what_is_cut_loses_its_surplus_prefix_blocks_too() -> None:
     assert list(cap_lengths([long], Notes(), max_output_tokens=500)) == [long]
 
 
+@pytest.mark.parametrize("context", [0, 1, 2])
+def test_a_context_that_holds_nothing_leaves_a_token_of_each(context: int) -> None:
+    (cut,) = cap_lengths([row("a", 0.0)], Notes(), context_tokens=context)
+    assert (cut.prompt_tokens, cut.output_tokens) == (1, 1)
+
+
 def test_no_fix_changes_the_rows_it_is_given() -> None:
     rows = [row("a", 1.0, think_s=1.0), row("a", 0.0, after="x")] * 6
     before = [dataclasses.replace(r) for r in rows]
