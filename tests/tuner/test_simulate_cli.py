@@ -90,4 +90,4 @@ def test_a_config_with_an_unknown_knob_is_refused(
     config.write_text('{"chunk": 3}')
     status, _, err = run(capsys, trace, "--cost", costs, "--config", config)
     assert status == 1
-    assert "unknown knob 'chunk'" in err
+    assert 'unknown knob "chunk"' in err
