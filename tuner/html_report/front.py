@@ -142,7 +142,7 @@ def _winner(evidence: Evidence) -> list[dict[str, Any]]:
     winner = evidence.result.get("winner")
     if not winner or winner["long_ttft_p95_s"] is None:
         return []
-    said = f"<b>winner: {name_of(winner)}</b><br>{winner['replicates']} fresh runs together: long TTFT "
+    said = f"<b>winner: {name_of(winner)}</b><br>{winner['replicates']} confirmations together: long TTFT "
     said += f"{in_seconds(winner['long_ttft_p95_s'])}, worst pause {in_seconds(winner['worst_pause_s'])}"
     mark = {
         "symbol": "star",

@@ -126,10 +126,10 @@ def no_config_line(result: Mapping[str, Any]) -> str:
     if pause is None:
         return f"{head}: nothing streamed"
     cost = "" if price is None else f", with long prompts waiting {price:.2f} s"
-    fresh = " on fresh traffic" if pause <= result["slo_pause_s"] else ""
+    again = " in every confirmation" if pause <= result["slo_pause_s"] else ""
     least = "at least " if smallest.get("worst_pause_is_bound") else ""
     reached = f"the smallest pause reached is {least}{pause:.2f} s ({name_of(smallest)}{cost})"
-    return f"{head}{fresh}; {reached}{why}"
+    return f"{head}{again}; {reached}{why}"
 
 
 def tested_of(result: Mapping[str, Any]) -> list[str]:
@@ -162,23 +162,34 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
 
 def _claimed(claim: Mapping[str, Any], slo_s: float) -> list[str]:
     """What the confirmation proves, and what weakens it."""
-    candidates = claim.get("num_candidates", 1)
-    all_of_them = f", for the {candidates} configs that were tried on it" if candidates > 1 else ""
-    said = [
+    seen = (
         f"{_played(claim)}, none of {claim['num_streams']} streams paused longer than {slo_s:g} s, the "
-        f"longest {claim['longest_pause_s']:.2f} s: with 95 % confidence at most "
-        f"{claim['most_beyond']:.1%} of such streams do (exact binomial bound, streams taken as "
-        f"independent{all_of_them})."
-    ]
+        f"longest {claim['longest_pause_s']:.2f} s"
+    )
     if accidents := claim.get("num_accidents"):
-        runs = "a run" if accidents == 1 else f"{accidents} runs"
-        said.append(
-            f"That leaves out {runs} of it in which a stream paused {claim['longest_accident_s']:.2f} s, "
-            "taken for an accident and made again."
-        )
+        runs = "another run" if accidents == 1 else f"{accidents} other runs"
+        seen += f"; in {runs}, set aside as an accident, one paused {claim['longest_accident_s']:.2f} s"
+    said = [f"{seen}{_bounded(claim)}."]
     if claim.get("narrow"):
         said.append("It keeps the SLO narrowly: by how much runs differ here, a later one may not.")
     return said
+
+
+def _bounded(claim: Mapping[str, Any]) -> str:
+    """What follows for streams to come, and by which method; nothing without a fresh window."""
+    if not claim.get("num_windows", 1):
+        return ", which says nothing certain of other requests"
+    terms = ["exact binomial bound", "streams taken as independent"]
+    if spoiled := claim.get("num_accident_streams"):
+        terms.append("1 stream" if spoiled == 1 else f"all {spoiled} streams")
+        terms[-1] += " of what was set aside counted as beyond it"
+    elif claim.get("num_accidents"):
+        terms.append("without what was set aside")  # a result from before it was counted
+    if (candidates := claim.get("num_candidates", 1)) > 1:
+        terms.append(f"for the {candidates} configs that were tried on it")
+    return (
+        f": with 95 % confidence at most {claim['most_beyond']:.1%} of such streams do ({', '.join(terms)})"
+    )
 
 
 def _played(claim: Mapping[str, Any]) -> str:

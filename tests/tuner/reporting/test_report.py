@@ -85,10 +85,14 @@ def test_when_nothing_keeps_the_slo_the_price_of_the_smallest_pause_is_said(tmp_
         ({"num_windows": 1}, "On 1 window of traffic that the search had not seen, in 3 runs, none of 3"),
         ({"num_windows": 0}, "On the very requests that were searched on, 3 times over, none of 3"),
         ({"num_candidates": 4}, "for the 4 configs that were tried on it"),
+        ({"num_windows": 0, "most_beyond": None}, "the longest 0.28 s, which says nothing certain of other"),
         (
-            {"num_accidents": 1, "longest_accident_s": 1.72},
-            "leaves out a run of it in which a stream",
+            {"num_accidents": 1, "num_accident_streams": 4, "longest_accident_s": 1.72, "most_beyond": 0.9},
+            "in another run, set aside as an accident, one paused 1.72 s: with 95 % confidence at most 90.0% "
+            "of such streams do (exact binomial bound, streams taken as independent, all 4 streams of what "
+            "was set aside counted as beyond it)",
         ),
+        ({"num_accidents": 1, "longest_accident_s": 1.72}, "independent, without what was set aside)"),
         ({"narrow": True}, "It keeps the SLO narrowly"),
     ],
 )

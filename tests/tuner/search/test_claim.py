@@ -40,16 +40,38 @@ def test_who_tries_several_until_one_passes_must_prove_more() -> None:
     assert claim.most_beyond == most_beyond(10, 3) > most_beyond(10)
 
 
-def test_runs_that_were_set_aside_are_said() -> None:
-    runs = [run(0.41, 10)]
-    claim = claim_of(runs, [replace(run(1.7, 4), status=TrialStatus.SUSPECT), *runs])
-    assert (claim.num_accidents, claim.longest_accident_s) == (1, 1.7)
-    assert (claim.num_runs, claim.num_streams) == (1, 10)
-
-
 @pytest.mark.parametrize(
-    ("num_fresh", "num_windows", "num_different"), [(None, 3, 30), (2, 2, 20), (0, 0, 10)]
+    ("num_streams", "num_beyond", "bound"), [(10, 1, 0.3942), (30, 3, 0.2386), (100, 10, 0.1637), (4, 4, 1.0)]
 )
+def test_events_loosen_the_bound(num_streams: int, num_beyond: int, bound: float) -> None:
+    """Expected: the 0.95 quantile of Beta(x + 1, n - x)."""
+    assert most_beyond(num_streams, 1, num_beyond) == pytest.approx(bound, abs=5e-5)
+
+
+def test_runs_that_were_set_aside_are_said_and_weaken_the_claim() -> None:
+    runs, accident = [run(0.41, 10)], replace(run(1.7, 4), status=TrialStatus.SUSPECT)
+    claim, twice = claim_of(runs, [accident, *runs]), claim_of(runs, [accident, accident, *runs])
+    assert (claim.num_accidents, claim.num_accident_streams, claim.longest_accident_s) == (1, 4, 1.7)
+    assert (claim.num_runs, claim.num_streams) == (1, 10)
+    assert claim.most_beyond == most_beyond(14, 1, 4)
+    assert twice.most_beyond == most_beyond(18, 1, 8)
+    assert most_beyond(10) < most_beyond(14, 1, 4) < most_beyond(18, 1, 8)
+
+
+def test_an_accident_that_cut_the_first_answer_counts_too() -> None:
+    runs = [run(0.41, 10)]
+    claim = claim_of(runs, [replace(run(1.7, 0), status=TrialStatus.SUSPECT), *runs])
+    assert claim.most_beyond == most_beyond(11, 1, 1)
+
+
+def test_the_very_requests_searched_on_bound_nothing() -> None:
+    runs = [run(0.41, 10)] * 3
+    claim = claim_of(runs, runs, num_fresh=0)
+    assert (claim.num_windows, claim.num_streams, claim.longest_pause_s) == (0, 30, 0.41)
+    assert claim.most_beyond is None
+
+
+@pytest.mark.parametrize(("num_fresh", "num_windows", "num_different"), [(None, 3, 30), (2, 2, 20)])
 def test_a_window_that_is_played_again_proves_no_more(
     num_fresh: int | None, num_windows: int, num_different: int
 ) -> None:
