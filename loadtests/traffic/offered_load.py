@@ -15,7 +15,7 @@ from loadtests.traffic.schedule import Schedule, ScheduledRequest, Sizing, uncac
 _MIN_UNIT_S = 1.0  # a shorter window than this many seconds a unit measures little
 _MIN_LONG_TOKENS = 256
 _MAX_PREFILL_SHARE = 0.75
-_MOST_REQUESTS = 100_000  # of a group in one run; each is kept in memory with its prompt
+_MOST_REQUESTS = 1_000_000  # of a group in one run; each is kept in memory with its prompt
 _BLOCK_TOKENS = 32  # of prompts that begin alike
 
 

@@ -75,7 +75,7 @@ def test_ambush_has_streams_alive_and_long_prompts_that_overlap(seed: int) -> No
 )
 def test_more_requests_than_a_run_plays_are_refused_before_they_are_made(arrivals: dict[str, object]) -> None:
     with pytest.raises(
-        ProfileError, match=r"group crowd sends about [\d,]+ requests, and a run plays 100,000"
+        ProfileError, match=r"group crowd sends about [\d,]+ requests, and a run plays 1,000,000"
     ):
         schedule_of({"crowd": group(arrivals)})
 
