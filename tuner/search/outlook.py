@@ -59,11 +59,13 @@ class Seen:
 
     Attributes:
         is_bound: the run was stopped early: the ratio is at least this.
+        is_own: it was predicted by nothing but itself: this says nothing of how far runs lie apart.
     """
 
     place: Place
     ratio: float
     is_bound: bool = False
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class Outlook:
         self._ratios = np.array([math.log(one.ratio) for one in seen])
         self._shared = _covariance(self._places, self._places)
         self._weights = np.ones(len(seen))
+        self._told = np.array([not one.is_own for one in seen], dtype=bool)
         for _ in range(_REFITS):
             self._fit()
             odd = np.maximum(np.abs(self._residuals()), 1.0) ** 2
@@ -135,11 +138,11 @@ class Outlook:
     def _likelihood(self, spread: float) -> float:
         """Logarithm of how likely the spread is, given what was seen and what is usual."""
         unusual = math.log(spread / _USUAL_SPREAD) / _USUAL_FACTOR
-        if not self._places:
+        if not self._told.any():
             return -(unusual**2) / 2
-        noisy = self._noisy(spread)
+        noisy, ratios = self._noisy(spread)[np.ix_(self._told, self._told)], self._ratios[self._told]
         _, log_determinant = np.linalg.slogdet(noisy)
-        misfit = float(self._ratios @ np.linalg.solve(noisy, self._ratios))
+        misfit = float(ratios @ np.linalg.solve(noisy, ratios))
         return -(misfit + float(log_determinant) + unusual**2) / 2
 
     def _correct(self, place: Place) -> tuple[float, float]:

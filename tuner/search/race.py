@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
+from tuner.search.levels import Levels, OwnRuns, middle
 from tuner.search.objective import Allowed, Score, score
 from tuner.search.outlook import Expected, Outlook, Place, Seen
 from tuner.search.prescreen import Prediction
@@ -94,8 +94,11 @@ class Race:
         self._running = {trial.config for trial in trials if trial.status is TrialStatus.RUNNING}
         self._ruled_out = {trial.config for trial in trials if self._rules_out(trial)}
         self._predictions = {prediction.config: prediction for prediction in predictions}
-        self._levels = _Levels(list(self._predictions.values()))
-        self._short_ratio = _middle([ratio for t in self._trials if (ratio := self._seen_short(t))], 1.0)
+        self._levels = Levels(list(self._predictions.values()))
+        self._short_ratio = middle([ratio for t in self._trials if (ratio := self._seen_short(t))], 1.0)
+        whole = [trial for trial in self._trials if trial.is_complete]
+        self._own_pauses = OwnRuns((trial.config, trial.worst_pause_s) for trial in whole)
+        self._own_ttfts = OwnRuns((trial.config, trial.long_ttft_p95_s) for trial in whole)
         self.pause = Outlook([seen for trial in self._trials if (seen := self._seen_pause(trial))])
         self.ttft = Outlook([seen for trial in self._trials if (seen := self._seen_ttft(trial))])
         self.standings = sorted(self._stand(), key=self._order)
@@ -155,7 +158,7 @@ class Race:
     def is_surprising(self, trial: Trial) -> bool:
         """Whether the pause is out of all proportion to what other runs lead to expect."""
         others = [s for t in self._trials if t.number != trial.number and (s := self._seen_pause(t))]
-        seen = self._seen_pause(trial)
+        seen = self._seen_pause(trial) if trial.status in _SCORED else None
         if seen is None or len(others) < _ENOUGH_SEEN:
             return False
         outlook = Outlook(others)
@@ -181,8 +184,7 @@ class Race:
                 return None
             pause_s, ttft_s = self._levels.of(prediction)
         elif whole:
-            pause_s = _typical(trial.worst_pause_s for trial in whole)
-            ttft_s = _typical(trial.long_ttft_p95_s for trial in whole)
+            pause_s, ttft_s = self._own_pauses.typical_s(config), self._own_ttfts.typical_s(config)
         else:
             return None
         place = self._place(config, pause_s)
@@ -225,9 +227,11 @@ class Race:
 
     def _seen_pause(self, trial: Trial) -> Seen | None:
         measured_s = trial.worst_pause_s
-        predicted_s = trial.predicted_worst_pause_s or _own(trial, measured_s)
-        if not predicted_s or not measured_s:
+        predicted_s = trial.predicted_worst_pause_s
+        if not measured_s:
             return None
+        if not predicted_s:
+            return self._beside_own(trial, measured_s, self._own_pauses)
         if trial.config.prefill_policy is PrefillPolicy.PACED:
             # Up to its target a paced step is as long as the server makes it, by what it has learned itself.
             predicted_s = max(predicted_s, min(measured_s, trial.config.pause_target_s))
@@ -248,36 +252,14 @@ class Race:
     def _seen_ttft(self, trial: Trial) -> Seen | None:
         if trial.is_bound or not trial.long_ttft_p95_s or not trial.worst_pause_s:
             return None
-        predicted = trial.predicted_long_ttft_s or trial.long_ttft_p95_s
+        if not trial.predicted_long_ttft_s:
+            return self._beside_own(trial, trial.long_ttft_p95_s, self._own_ttfts)
         pause_s = trial.predicted_worst_pause_s or trial.worst_pause_s
-        return Seen(self._place(trial.config, pause_s), trial.long_ttft_p95_s / predicted)
+        return Seen(self._place(trial.config, pause_s), trial.long_ttft_p95_s / trial.predicted_long_ttft_s)
 
-
-class _Levels:
-    """Puts configs that were simulated in few windows on a level with those that were in all: other windows
-    are kinder or harder, for all configs much alike.
-    """
-
-    def __init__(self, predictions: Sequence[Prediction]) -> None:
-        close = [one for one in predictions if one.is_close and math.isfinite(one.long_ttft_s)]
-        self._pause = _middle([one.pause_s / one.first_pause_s for one in close], 1.0)
-        self._ttft = _middle([one.long_ttft_s / one.first_ttft_s for one in close if one.first_ttft_s], 1.0)
-
-    def of(self, one: Prediction) -> tuple[float, float]:
-        """Worst pause and long TTFT over several windows."""
-        if one.is_close:
-            return one.pause_s, one.long_ttft_s
-        return one.pause_s * self._pause, one.long_ttft_s * self._ttft
-
-
-def _middle(values: Sequence[float], default: float) -> float:
-    return median(values) if values else default
-
-
-def _own(trial: Trial, seconds: float | None) -> float | None:
-    """Where there is no simulator a whole run stands for its own prediction."""
-    return None if trial.is_bound else seconds
-
-
-def _typical(values: Iterable[float | None]) -> float:
-    return math.exp(fmean(math.log(value) for value in values if value))
+    def _beside_own(self, trial: Trial, measured_s: float, own: OwnRuns) -> Seen | None:
+        """Without a simulator the config's own whole runs stand for its prediction."""
+        if trial.is_bound:
+            return None
+        place = self._place(trial.config, self._own_pauses.typical_s(trial.config))
+        return Seen(place, own.ratio(trial.config, measured_s), is_own=own.count(trial.config) == 1)
