@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from tuner.reporting.findings import so_far, summary_of
 from tuner.reporting.report import verdict_lines
 from tuner.reporting.terminal import in_seconds
 from tuner.reporting.text_plot import Mark, text_plot
+from tuner.search.best import improvements
 from tuner.search_space import describe
 from tuner.store.database import open_to_read
 from tuner.store.models import PredictionRow, StudyRow, TrialKind, TrialRow, TrialStatus
@@ -64,11 +65,12 @@ def _show_study(studies: Studies, study: StudyRow, as_json: bool) -> None:
         print(json.dumps(answer, allow_nan=False))
         return
     seen = [Trial.from_row(row) for row in trials]
-    result = study.result or so_far(study.slo_pause_s, seen)
+    result = study.result or so_far(study.slo_pause_s, study.seed, seen)
     about = f"{study.model} · profile {study.profile} · SLO {study.slo_pause_s:g} s"
     print(f"{study.name} ({study.status}) · {about}\n")
     print("\n".join(verdict_lines(result)), end="\n\n")
-    _print(_history(trials, study))
+    best = improvements(seen, study.slo_pause_s, study.seed)
+    _print(_history(trials, study.slo_pause_s, {trial.number for trial in best}))
     plot = _front(seen, studies.predictions(study), study)
     if plot:
         print("\n".join(["", *plot]))
@@ -79,23 +81,18 @@ def _show_study(studies: Studies, study: StudyRow, as_json: bool) -> None:
 # -- the trials --------------------------------------------------------------------------------------------
 
 
-def _history(trials: Sequence[TrialRow], study: StudyRow) -> Table:
-    """Every run in order; `best` marks one whose long TTFT was the shortest within the SLO till then."""
+def _history(trials: Sequence[TrialRow], slo_pause_s: float, best: Set[int]) -> Table:
+    """Every run in order.
+
+    Args:
+        best: numbers of the runs that were the best till then.
+    """
     table = _table(
         "run", "why", "config", "long TTFT", "worst pause", "refused", "predicted", "best", "status"
     )
-    best = float("inf")
     for trial in trials:
-        is_best = _keeps(trial, study) and (trial.long_ttft_p95_s or best) < best
-        best = (trial.long_ttft_p95_s or best) if is_best else best
-        table.add_row(*map(escape, _cells(trial, study.slo_pause_s, is_best)))
+        table.add_row(*map(escape, _cells(trial, slo_pause_s, trial.number in best)))
     return table
-
-
-def _keeps(trial: TrialRow, study: StudyRow) -> bool:
-    """On the study's own traffic; a confirmation's is other traffic."""
-    pause, own = trial.worst_pause_s, trial.seed == study.seed
-    return own and trial.status is TrialStatus.DONE and pause is not None and pause <= study.slo_pause_s
 
 
 def _cells(trial: TrialRow, slo_pause_s: float, is_best: bool) -> list[str]:

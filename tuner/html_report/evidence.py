@@ -10,6 +10,7 @@ from engine.core.config import SchedulerConfig
 from tuner.evaluation.sizing import Capacity
 from tuner.html_report.lanes import LongPrompt, Run, long_prompts, run_of
 from tuner.reporting.findings import config_of, so_far
+from tuner.search.best import best_of
 from tuner.search_space import describe
 from tuner.store.models import ApplyRow, PredictionRow, StudyRow, TrialKind, TrialRow
 from tuner.store.studies import Studies
@@ -43,7 +44,7 @@ class Evidence:
     @property
     def result(self) -> Mapping[str, Any]:
         """What `--json` printed; of a study without a verdict, what it has found so far."""
-        return self.study.result or so_far(self.slo_s, self.trials)
+        return self.study.result or so_far(self.slo_s, self.study.seed, self.trials)
 
     @property
     def capacity(self) -> Capacity | None:
@@ -98,14 +99,16 @@ def _after(trials: Sequence[Trial], study: StudyRow, before: Trial | None) -> Tr
 
 
 def _found(trials: Sequence[Trial], study: StudyRow, before: Trial | None) -> SchedulerConfig | None:
-    """The winner's config; without one that of the cheapest run that kept the SLO, or paused least."""
+    """The winner's config; without one that of the best so far, or of the run that paused least; None when
+    it is `before` itself.
+    """
     if winner := study.result.get("winner"):
         return config_of(winner)
-    seen = [t for t in trials if t.is_complete and t is not before and t.worst_pause_s is not None]
-    kept = [t for t in seen if (t.worst_pause_s or 0.0) <= study.slo_pause_s and t.long_ttft_p95_s]
-    if kept and not study.result:
-        return min(kept, key=lambda trial: trial.long_ttft_p95_s or 0.0).config
-    return min(seen, key=lambda trial: trial.worst_pause_s or 0.0).config if seen else None
+    best = None if study.result else best_of(trials, study.slo_pause_s, study.seed)
+    if best is None:
+        seen = [t for t in trials if t.is_complete and t is not before and t.worst_pause_s is not None]
+        best = min(seen, key=lambda trial: trial.worst_pause_s or 0.0, default=None)
+    return None if best is None or best is before else best.config
 
 
 def _run(studies: Studies, study: StudyRow, row: TrialRow, trial: Trial) -> Run | None:

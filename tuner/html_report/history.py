@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -10,6 +10,7 @@ from tuner.html_report.evidence import Evidence
 from tuner.html_report.figures import KINDS, Figure, about, axis, legend, limit_line, seconds_axis
 from tuner.html_report.front import MARKS, OTHER_MARK, counts
 from tuner.reporting.terminal import in_seconds
+from tuner.search.best import improvements
 from tuner.store.models import TrialKind
 from tuner.trials import Trial
 
@@ -29,7 +30,7 @@ def history(evidence: Evidence) -> Figure:
         data.append(_row(kind, mine, [trial.worst_pause_s for trial in mine], "y", showlegend=bool(mine)))
         timed = [trial for trial in whole if trial.kind is kind]
         data.append(_row(kind, timed, [trial.long_ttft_p95_s for trial in timed], "y2", showlegend=False))
-    best = _best_so_far([t for t in whole if t.seed == evidence.study.seed], evidence.slo_s)
+    best = improvements(evidence.trials, evidence.slo_s, evidence.study.seed)
     pauses = [*(trial.worst_pause_s for trial in trials), evidence.slo_s]
     layout = {
         "xaxis": axis("live run", anchor="y2", tickformat="d", **_whole_numbers(trials)),
@@ -44,9 +45,8 @@ def history(evidence: Evidence) -> Figure:
         data=[trace for trace in [*data, *_line(best, trials)] if trace["x"]],
         layout=layout,
         height=_HEIGHT,
-        caption="The line is the shortest long TTFT so far of a run within the SLO on "
-        "the study's own traffic. A triangle is a run that "
-        "was stopped early.",
+        caption="The line is the shortest long TTFT so far of a run on the study's own traffic that kept the "
+        "SLO and made nobody else pay. A triangle is a run that was stopped early.",
     )
 
 
@@ -67,25 +67,19 @@ def _row(kind: TrialKind, trials: Sequence[Trial], values: Sequence[Any], yaxis:
     }  # fmt: skip
 
 
-def _best_so_far(trials: Iterable[Trial], slo_s: float) -> list[tuple[int, float]]:
-    best: list[tuple[int, float]] = []
-    for trial in trials:
-        ttft = trial.long_ttft_p95_s
-        if ttft is not None and (trial.worst_pause_s or 0.0) <= slo_s and (not best or ttft < best[-1][1]):
-            best.append((trial.number, ttft))
-    return best
-
-
-def _best_words(best: Sequence[tuple[int, float]]) -> str:
+def _best_words(best: Sequence[Trial]) -> str:
     if not best:
         return "none kept the SLO."
-    number, ttft = best[-1]
-    return f"the shortest long TTFT within the SLO is {in_seconds(ttft)}, of run {number}."
+    last = best[-1]
+    return (
+        f"the shortest long TTFT within the SLO is {in_seconds(last.long_ttft_p95_s)}, of run {last.number}."
+    )
 
 
-def _line(best: Sequence[tuple[int, float]], trials: Sequence[Trial]) -> list[dict[str, Any]]:
+def _line(best: Sequence[Trial], trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Up to the last run."""
-    ends = [*best, (trials[-1].number, best[-1][1])] if best else []
+    ends = [(trial.number, trial.long_ttft_p95_s) for trial in best]
+    ends += [(trials[-1].number, ends[-1][1])] if ends else []
     line = {"color": "var(--good)", "width": 2, "shape": "hv"}
     return [
         {

@@ -9,6 +9,7 @@ from typing import Any
 from engine.core.config import SchedulerConfig, parse_config
 from engine.core.quantiles import supported
 from tuner.reporting.terminal import in_seconds
+from tuner.search.best import best_of, settled
 from tuner.search_space import describe
 from tuner.store.models import TrialKind
 from tuner.store.rows import finite
@@ -136,12 +137,14 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
     """What the claim stands on, and what was left out of it: a sentence each."""
     if result.get("so_far"):
         runs = result["live_trials"]
-        return [f"{runs} live run{' has' if runs == 1 else 's have'} ended so far."]
+        return [f"{runs} live run{' has' if runs == 1 else 's have'} ended so far that count."]
     shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
     if not shown["replicates"]:
         return ["Nothing was tested: what the server's steps take alone rules it out."]
     each = shown["requests"] // max(1, shown["replicates"])
-    said = [f"Tested: {shown['replicates']} × {each} requests after {result['live_trials']} live runs."]
+    said = [
+        f"Tested: {shown['replicates']} × {each} requests; {result['live_trials']} live runs count in all."
+    ]
     claim = result.get("claim")
     if claim and claim.get("num_windows", 1):
         said.append("The rows above the winner's are one run each, of other requests of the same kind.")
@@ -223,22 +226,24 @@ def summary_of(result: Mapping[str, Any]) -> str:
     return f"{ttft} at {in_seconds(pause)}" if pause is not None else ttft
 
 
-def so_far(slo_s: float, trials: Sequence[Trial]) -> dict[str, Any]:
+def so_far(slo_s: float, seed: int, trials: Sequence[Trial]) -> dict[str, Any]:
     """What a study without a verdict has found out, in the shape of a result, with `so_far` true.
 
     Its `best_so_far` is the cheapest run that kept the SLO, which nothing has confirmed yet.
+
+    Args:
+        seed: of the study's own window.
     """
     whole = [trial for trial in trials if trial.is_complete and trial.worst_pause_s is not None]
     baseline = [trial for trial in whole if trial.kind is TrialKind.BASELINE][:1]
-    kept = [t for t in whole if (t.worst_pause_s or 0.0) <= slo_s and t.long_ttft_p95_s is not None]
-    best = sorted(kept, key=lambda trial: trial.long_ttft_p95_s or 0.0)[:1]
+    best = best_of(trials, slo_s, seed)
     least = sorted(whole, key=lambda trial: trial.worst_pause_s or 0.0)[:1]
     return {
         "so_far": True,
         "slo_pause_s": slo_s,
-        "live_trials": len(whole),
+        "live_trials": len(settled(trials)),
         "baseline": outcome_json(pool(baseline)) if baseline else None,
-        "best_so_far": outcome_json(pool(best)) if best else None,
+        "best_so_far": outcome_json(pool([best])) if best else None,
         "smallest_pause": outcome_json(pool(least)) if least else None,
     }
 
@@ -251,7 +256,7 @@ def _so_far_sentence(result: Mapping[str, Any]) -> str:
     if smallest := result.get("smallest_pause"):
         pause = in_seconds(smallest["worst_pause_s"])
         return f"{head}; no run so far keeps a pause of {result['slo_pause_s']:g} s, the smallest is {pause}."
-    return f"{head}, and no run has ended."
+    return f"{head}, and no run has come to its end."
 
 
 def outcome_json(outcome: Pooled | None, **more: Any) -> dict[str, Any] | None:

@@ -160,7 +160,7 @@ def test_a_study_killed_in_its_first_run_has_a_report(tmp_path: Path) -> None:
         bench.run(FakeServer(bench.clock, interrupt_at=1))
     content = page(evidence_of(bench))
     read(content)
-    assert "no run has ended" in words(content)
+    assert "no run has come to its end" in words(content)
     assert "No run came to its end" in words(content)
 
 

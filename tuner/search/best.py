@@ -1,0 +1,52 @@
+"""The best run so far: the same one wherever it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.search.objective import Allowed, score
+from tuner.store.models import TrialKind, TrialStatus
+from tuner.trials import Trial
+
+_UNSCORED = (TrialStatus.RUNNING, TrialStatus.LOST, TrialStatus.INVALID, TrialStatus.SUSPECT)
+
+
+def settled(trials: Sequence[Trial]) -> list[Trial]:
+    """Runs that ended and count: to their end, stopped early, or crashed."""
+    return [trial for trial in trials if trial.status not in _UNSCORED]
+
+
+def allowed_by(trials: Sequence[Trial], slo_pause_s: float) -> Allowed:
+    """What a config may cost others, by the latest run without chunking and the rule of thumb's first run
+    that kept the pause. Without a baseline: no losses, any wait.
+    """
+    runs = settled(trials)
+    baselines = [trial for trial in runs if trial.kind is TrialKind.BASELINE]
+    by_hand = (t for t in runs if t.kind is TrialKind.RULE and t.is_complete)
+    kept = next((t for t in by_hand if (t.worst_pause_s or 0.0) <= slo_pause_s), None)
+    return Allowed.by(baselines[-1], kept, slo_pause_s) if baselines else Allowed()
+
+
+def improvements(trials: Sequence[Trial], slo_pause_s: float, seed: int) -> list[Trial]:
+    """Each run that kept the SLO, in pause, losses and short requests' wait, with a shorter long TTFT than
+    all such runs before it.
+
+    Args:
+        trials: of one study, in order.
+        seed: of the study's own window; runs on other windows are not compared.
+    """
+    allowed = allowed_by(trials, slo_pause_s)
+    found: list[Trial] = []
+    best_s = float("inf")
+    for trial in settled(trials):
+        keeps = trial.seed == seed and trial.is_complete and score(trial, slo_pause_s, allowed).feasible
+        if keeps and trial.long_ttft_p95_s is not None and trial.long_ttft_p95_s < best_s:
+            found.append(trial)
+            best_s = trial.long_ttft_p95_s
+    return found
+
+
+def best_of(trials: Sequence[Trial], slo_pause_s: float, seed: int) -> Trial | None:
+    """The cheapest run that kept the SLO on the study's own window."""
+    found = improvements(trials, slo_pause_s, seed)
+    return found[-1] if found else None
