@@ -16,8 +16,9 @@ from tuner.runner import Runner, relative_error
 from tuner.search.asker import Asker
 from tuner.search.claim import Claim, claim_of
 from tuner.search.confirm import Confirmer, Verdict
-from tuner.search.limits import IMPOSSIBLE_HELP, Bound, Floor, bound_of
+from tuner.search.limits import IMPOSSIBLE_HELP, Bound, Floor, bound_of, unfair_bound
 from tuner.search.live import LiveSearch
+from tuner.search.objective import Score
 from tuner.search.plan import Plan
 from tuner.search.prescreen import Prescreen
 from tuner.search.state import Knowledge, numbers_of
@@ -113,7 +114,7 @@ class Search:
         for config in filter(self._plan.space.contains, self._plan.try_first):
             self._asker.enqueue(config)
         self._simulate()
-        self._enqueue_current()
+        self._try_current()
         LiveSearch(self._knowledge, self._asker, self._announcer).run()
         self._runner.await_others()
         return self._result(baseline, rule, self._confirm())
@@ -170,12 +171,15 @@ class Search:
         sizes = [RULE_STARTS_AT_TOKENS >> halvings for halvings in range(RULE_STARTS_AT_TOKENS.bit_length())]
         return [size for size in sizes if MIN_CHUNK_TOKENS <= size < self._plan.space.max_chunk_tokens]
 
-    def _enqueue_current(self) -> None:
-        """What the server has already is tried, where it differs from the points above."""
+    def _try_current(self) -> None:
+        """What the server has already is run too, whether or not the search could pick it."""
         base = self._plan.space.base
-        beyond = base.prefill_chunk_tokens > self._plan.space.max_chunk_tokens
-        if self._plan.space.contains(base) and not beyond:
+        if self._plan.space.contains(base):
             self._asker.enqueue(base)
+        elif self._knowledge.has_time():
+            self._announcer.doing("what the server has already")
+            trial = self._runner.run(TrialKind.SEARCH, base, self._plan.seed, self._knowledge.abort_s)
+            self._announcer.done("what the server has already", numbers_of(trial))
 
     # -- simulation ------------------------------------------------------------------------------------
 
@@ -227,7 +231,9 @@ class Search:
         return Confirmer(self._knowledge, self._announcer).run()
 
     def _smallest(self) -> Outcome:
-        """The config whose worst run paused least: one lucky run is no promise."""
+        """The config whose worst run paused least: one lucky run is no promise, and a run that was cut short
+        none at all.
+        """
         by_config: dict[SchedulerConfig, list[Trial]] = {}
         for trial in self._knowledge.settled():
             if trial.worst_pause_s is not None:
@@ -259,8 +265,12 @@ class Search:
             simulator_error_ttft=relative_error(ttfts),
             simulator_error_pause=relative_error(pauses),
             simulator_error_runs=sum(all(both) for both in pauses),
-            out_of_time=verdict.out_of_time,
+            out_of_time=verdict.out_of_time or self._was_cut(),
         )
+
+    def _was_cut(self) -> bool:
+        """The budget ended before the search did."""
+        return self._knowledge.num_searched() < self._plan.num_trials and self._budget.left_s <= 0
 
     def _claim(self, verdict: Verdict) -> Claim:
         round_ = self._runner.study.round
@@ -271,10 +281,23 @@ class Search:
         )
 
     def _bound(self, smallest: Outcome) -> Bound:
-        standing = self._knowledge.race().of(smallest.config)
+        race = self._knowledge.race()
+        standing = race.of(smallest.config)
         floor = self._plan.floor or Floor(0.0, 0.0)
+        if (smallest.worst_pause_s or 0.0) <= self._plan.slo_pause_s and (price := self._unfair_price()):
+            return unfair_bound(price)
         predicted_s = standing.pause.median_s if standing and self._prescreen else None
-        return bound_of(smallest, floor, self._plan.slo_pause_s, predicted_s)
+        least_s = min((one.pause.median_s for one in race.standings), default=0.0)
+        hopeful = self._prescreen is None or least_s <= self._plan.slo_pause_s
+        return bound_of(smallest, floor, self._plan.slo_pause_s, predicted_s, hopeful)
+
+    def _unfair_price(self) -> Score | None:
+        """What others paid in the last run that kept the SLO, if that is what spoke against it."""
+        kept = [
+            t for t in self._knowledge.settled() if t.is_complete and self._knowledge.score(t).pause <= 0.0
+        ]
+        price = self._knowledge.score(kept[-1]) if kept else None
+        return None if price is None or price.fair else price
 
 
 def out_of_reach(floor: Floor, slo_pause_s: float, config: SchedulerConfig) -> Result:
@@ -293,5 +316,5 @@ def out_of_reach(floor: Floor, slo_pause_s: float, config: SchedulerConfig) -> R
     return Result(smallest=outcome, bound=Bound(why, IMPOSSIBLE_HELP))
 
 
-def _promise(outcome: Outcome) -> float:
-    return float("inf") if outcome.worst_pause_s is None else outcome.worst_pause_s
+def _promise(outcome: Outcome) -> tuple[bool, float]:
+    return outcome.is_bound, float("inf") if outcome.worst_pause_s is None else outcome.worst_pause_s

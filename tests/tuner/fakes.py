@@ -57,7 +57,8 @@ class FakeServer:
         jitter: factor on the long TTFT of a run, counted from 1.
         spoil: how many of the first runs the client spoils.
         spoils: whether it spoils every run of a config.
-        short_ttft: of short requests, in seconds.
+        short_ttft: of short requests by config, in seconds.
+        short_by_window: the same by seed; the longer of both counts.
         interrupt_at: the run, counted from 1, during which the process is told to end.
     """
 
@@ -73,6 +74,7 @@ class FakeServer:
         crash: Callable[[SchedulerConfig], bool] = lambda config: False,
         spoils: Callable[[SchedulerConfig], bool] = lambda config: False,
         short_ttft: Callable[[SchedulerConfig], float] = lambda config: 0.1,
+        short_by_window: Callable[[int], float] = lambda seed: 0.1,
     ) -> None:
         self._clock = clock
         self._growth = growth
@@ -84,6 +86,7 @@ class FakeServer:
         self._crash = crash
         self._spoils = spoils
         self._short_ttft = short_ttft
+        self._short_by_window = short_by_window
         self._slow_from, self._slowness = 1 << 30, 1.0
         self.seeds: list[int] = []
         self.configs: list[SchedulerConfig] = []
@@ -108,7 +111,8 @@ class FakeServer:
         aborted = abort_pause_s is not None and pause > abort_pause_s
         elapsed = 2.0 if aborted else 10.0
         self._clock.now_s += elapsed
-        records = _records(pause, ttft, self._short_ttft(config), aborted)
+        short = max(self._short_ttft(config), self._short_by_window(seed))
+        records = _records(pause, ttft, short, aborted)
         spoiled = len(self.seeds) <= self._spoil or self._spoils(config)
         return Measurement(
             summary=summarise(records, Slo(SLO_S), long_prompt_tokens=PROMPT_TOKENS),

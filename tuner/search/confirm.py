@@ -9,11 +9,10 @@ room that takes follows from how far the study's runs lie apart, not from a fixe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.core.config import SchedulerConfig
 from tuner.announce import Announcer
-from tuner.search.objective import score
 from tuner.search.race import Race, Standing
 from tuner.search.state import Knowledge
 from tuner.search_space import describe
@@ -59,8 +58,6 @@ class Confirmer:
         self._plan = knowledge.plan
         self._runner = knowledge.runner
         self._announcer = announcer
-        # Other windows are kinder or harder to short requests too.
-        self._allowed = replace(knowledge.allowed, short_ttft_s=None)
         self._num_runs = 0
         self._decided: set[SchedulerConfig] = set()
         self._confirmed: list[tuple[Trial, ...]] = []
@@ -71,7 +68,7 @@ class Confirmer:
         out_of_time = False
         most_runs = _MOST_RUNS * self._plan.replicates
         while self._num_runs < most_runs and (candidate := self._next()):
-            if self._decided and not self._has_time(self._plan.replicates):
+            if not self._has_time(self._plan.replicates):
                 out_of_time = True
                 break
             self._try(candidate)
@@ -80,7 +77,7 @@ class Confirmer:
         if not stood:
             return Verdict(out_of_time=out_of_time)
         best = self._or_current(min(stood, key=lambda runs: self._price_s(race, runs)))
-        return Verdict(best, best in self._narrow)
+        return Verdict(best, best in self._narrow, out_of_time)
 
     def _or_current(self, best: tuple[Trial, ...]) -> tuple[Trial, ...]:
         """What the server has already, if it stands the test too and the best does not gain on it beyond
@@ -175,7 +172,7 @@ class Confirmer:
         return standing is not None and standing.safe >= _SAFE
 
     def _keeps(self, trial: Trial) -> bool:
-        return trial.is_complete and score(trial, self._plan.slo_pause_s, self._allowed).feasible
+        return self._knowledge.keeps(trial)
 
     def _why(self, trial: Trial) -> str:
         if trial.worst_pause_s is None or trial.worst_pause_s <= self._plan.slo_pause_s:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import CostModel, Work
+from tuner.search.objective import Score
 from tuner.search_space import MIN_CHUNK_TOKENS
 from tuner.trials import Outcome
 
@@ -68,18 +70,21 @@ def floor_of(costs: CostModel, decode_s: float, one_pass: bool, rows: int) -> Fl
     return Floor(decode_s, decode_s + chunk_s)
 
 
-def bound_of(smallest: Outcome, floor: Floor, slo_pause_s: float, predicted_s: float | None) -> Bound:
+def bound_of(
+    smallest: Outcome, floor: Floor, slo_pause_s: float, predicted_s: float | None, hopeful: bool = True
+) -> Bound:
     """What bounds the config with the smallest pause.
 
     Args:
         predicted_s: the simulator's pause for it, corrected.
+        hopeful: some other config may pause less, for all that is known.
     """
     if why := floor.verdict(slo_pause_s):
         return Bound(why, IMPOSSIBLE_HELP)
     if smallest.shed_rate > _OVERLOAD_LOST:
         return Bound(
             f"more arrives than this machine carries: {smallest.shed_rate:.0%} of the requests were refused",
-            "lower max_waiting_requests, send less at once, or add a machine",
+            "send less at once, or add a machine",
         )
     pause_s = smallest.worst_pause_s or 0.0
     if predicted_s and pause_s > _UNEXPLAINED * predicted_s:
@@ -88,12 +93,32 @@ def bound_of(smallest: Outcome, floor: Floor, slo_pause_s: float, predicted_s: f
             "else held up the machine",
             "close other programs on it and run the study again",
         )
-    if smallest.config.prefill_chunk_tokens <= 2 * MIN_CHUNK_TOKENS:
+    if _reads_least(smallest.config):
         return Bound(
             "even the smallest chunks, deep in a long prompt, take that long beside the streams",
             "shorten the longest prompts, or allow a longer pause",
         )
+    if hopeful:
+        return Bound("nothing that reads less at a time was tried", "give it more time (--budget)")
     return Bound(
         "many streams share each step: a decode step grows with the streams and their lengths",
         "lower max_running_requests, or allow a longer pause",
     )
+
+
+def unfair_bound(price: Score) -> Bound:
+    """Why a config that keeps the SLO was not taken."""
+    if price.lost > 0.0:
+        return Bound(
+            "what keeps it refuses or loses more requests than chunking off does",
+            "send less at once, add a machine, or allow a longer pause",
+        )
+    return Bound(
+        "what keeps it has short requests wait much longer than chunking off does",
+        "send less at once, or allow a longer pause",
+    )
+
+
+def _reads_least(config: SchedulerConfig) -> bool:
+    is_fixed = config.prefill_policy is PrefillPolicy.FIXED
+    return is_fixed and config.prefill_chunk_tokens <= 2 * MIN_CHUNK_TOKENS

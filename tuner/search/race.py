@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.search.levels import Levels, OwnRuns, middle
-from tuner.search.objective import Allowed, Score, score
+from tuner.search.objective import Allowed
 from tuner.search.outlook import Expected, Outlook, Place, Seen
 from tuner.search.prescreen import Prediction
 from tuner.search_space import SearchSpace, num_changes
@@ -73,7 +73,9 @@ class Race:
     """What is expected of every config, from predictions and live runs.
 
     Args:
-        seed: of the window that the baseline met: only there is its short TTFT a measure.
+        allowed: in the baseline's own window.
+        is_fair: whether nobody else was made to pay for a complete run.
+        seed: of the window that the baseline met.
         known: configs that one has or would find by hand.
     """
 
@@ -83,11 +85,13 @@ class Race:
         trials: Sequence[Trial],
         predictions: Iterable[Prediction],
         allowed: Allowed,
+        is_fair: Callable[[Trial], bool],
         seed: int,
         known: Sequence[SchedulerConfig],
     ) -> None:
         self._space = space
         self._allowed = allowed
+        self._is_fair_run = is_fair
         self._seed = seed
         self._known = known
         self._trials = [trial for trial in trials if trial.status in _SCORED and trial.worst_pause_s]
@@ -216,9 +220,7 @@ class Race:
         """Something other than the pause speaks against it: no margin helps there."""
         if trial.status is TrialStatus.CRASHED:
             return True
-        allowed = self._allowed if trial.seed == self._seed else replace(self._allowed, short_ttft_s=None)
-        points: Score = score(trial, self._space.slo_pause_s, allowed)
-        return trial.is_complete and not points.fair
+        return trial.is_complete and not self._is_fair_run(trial)
 
     # -- what was seen ---------------------------------------------------------------------------------
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.budget import Budget
 from tuner.runner import Runner
+from tuner.search.elsewhere import Elsewhere
 from tuner.search.objective import ABORT_RATIO, Allowed, Score, score
 from tuner.search.plan import Plan
 from tuner.search.prescreen import Prescreen
 from tuner.search.race import Race
-from tuner.search_space import describe
+from tuner.search_space import describe, unchunked
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
@@ -37,6 +38,7 @@ class Knowledge:
         self.prescreen = prescreen
         self.known: list[SchedulerConfig] = [plan.space.base]
         self.idle_knobs: tuple[str, ...] = ()
+        self._elsewhere = Elsewhere(runner.predictor, unchunked(plan.space.base), plan.seed)
         runner.is_surprising = lambda trial: self.race().is_surprising(trial)
 
     @property
@@ -87,7 +89,11 @@ class Knowledge:
         trials = [t for t in self.settled() if t.config != without or t.kind is not TrialKind.SEARCH]
         found = self.prescreen.found.values() if self.prescreen else ()
         open_to = [prediction for prediction in found if self._leaves_idle_alone(prediction.config)]
-        return Race(self.plan.space, trials, open_to, self.allowed, self.plan.seed, self.known)
+        allowed, seed = self.allowed, self.plan.seed
+        return Race(self.plan.space, trials, open_to, allowed, self._is_fair, seed, self.known)
+
+    def _is_fair(self, trial: Trial) -> bool:
+        return self.score(trial).fair
 
     def _leaves_idle_alone(self, config: SchedulerConfig) -> bool:
         base = self.plan.space.base
@@ -99,7 +105,10 @@ class Knowledge:
         return [trial for trial in self.runner.trials if trial.status not in unscored]
 
     def score(self, trial: Trial) -> Score:
-        return score(trial, self.plan.slo_pause_s, self.allowed)
+        allowed = self.allowed
+        if trial.seed != self.plan.seed:
+            allowed = self._elsewhere.allowed(allowed, trial.seed, trial.counts)
+        return score(trial, self.plan.slo_pause_s, allowed)
 
     def keeps(self, trial: Trial) -> bool:
         return trial.is_complete and self.score(trial).feasible

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from engine.core.config import SchedulerConfig
+from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import UNFITTED
 from tuner.search.limits import Floor, bound_of, floor_of
 from tuner.trials import Outcome
@@ -37,5 +37,11 @@ def test_what_bounds_the_pause_is_told_apart() -> None:
     refused = dataclasses.replace(SMALLEST, shed_rate=0.2)
     assert "more arrives than this machine carries" in bound_of(refused, floor, 0.5, 0.6).reason
     larger = dataclasses.replace(SMALLEST, config=SchedulerConfig(prefill_chunk_tokens=128))
-    assert "many streams share each step" in bound_of(larger, floor, 0.5, 0.6).reason
+    assert "many streams share each step" in bound_of(larger, floor, 0.5, 0.6, hopeful=False).reason
+    assert "more time" in bound_of(larger, floor, 0.5, 0.6).help
+    paced = dataclasses.replace(
+        SMALLEST,
+        config=SchedulerConfig(prefill_policy=PrefillPolicy.PACED, prefill_chunk_tokens=16),
+    )
+    assert "smallest chunks" not in bound_of(paced, floor, 0.5, 0.6).reason
     assert "a decode step alone" in bound_of(SMALLEST, Floor(0.49, 0.5), 0.5, 0.6).reason

@@ -52,9 +52,52 @@ def test_what_short_requests_would_pay_for_is_not_even_tried(bench: StudyBench) 
     result = bench.run(server, FakeServer(FakeClock(), short_ttft=short_ttft))
     assert result.winner is not None
     assert short_ttft(result.winner.config) < 1.0
-    tried = [t for t in bench.studies.trials(bench.study) if t.kind in (TrialKind.SEARCH, TrialKind.CONFIRM)]
+    trials = bench.studies.trials(bench.study)
+    tried = {parse_config(t.config) for t in trials if t.kind in (TrialKind.SEARCH, TrialKind.CONFIRM)}
+    tried.discard(SchedulerConfig())  # what the server has is run in any case
     assert tried
-    assert all(short_ttft(parse_config(trial.config)) < 1.0 for trial in tried)
+    assert all(short_ttft(config) < 1.0 for config in tried)
+
+
+def test_what_short_requests_really_pay_counts_on_fresh_traffic_too(bench: StudyBench) -> None:
+    """The simulator knows nothing of it."""
+
+    def short_ttft(config: SchedulerConfig) -> float:
+        return 3.0 if 200 <= config.prefill_chunk_tokens <= 230 else 0.2
+
+    result = bench.run(FakeServer(bench.clock, short_ttft=short_ttft), FakeServer(FakeClock()))
+    assert result.winner is not None
+    assert short_ttft(result.winner.config) < 1.0
+
+
+def test_a_window_that_is_hard_on_everybody_rules_nobody_out(bench: StudyBench) -> None:
+    def slow_there(seed: int) -> float:
+        return 0.2 if seed == 1 else 2.0
+
+    server = FakeServer(bench.clock, short_by_window=slow_there)
+    result = bench.run(server, FakeServer(FakeClock(), short_by_window=slow_there))
+    assert result.winner is not None
+
+
+def test_what_the_server_has_is_run_whether_or_not_the_search_could_pick_it(tmp_path: Path) -> None:
+    base = SchedulerConfig(prefill_chunk_tokens=220, max_running_requests=32)
+    bench = StudyBench(tmp_path, base=base)
+    result = bench.run(FakeServer(bench.clock), FakeServer(FakeClock()))
+    assert base in {parse_config(trial.config) for trial in bench.studies.trials(bench.study)}
+    assert result.keep_current
+
+
+def test_a_server_that_needs_no_chunking_is_left_alone(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    result = bench.run(FakeServer(bench.clock, token_s=0.0003), FakeServer(FakeClock(), token_s=0.0003))
+    assert result.keep_current
+
+
+def test_no_more_is_spent_than_there_is(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path, budget_s=46.0)
+    result = bench.run(FakeServer(bench.clock), FakeServer(FakeClock()))
+    assert bench.clock.now_s <= 1.05 * 46.0
+    assert result.out_of_time
 
 
 def test_a_claim_stands_on_fresh_runs_alone(bench: StudyBench) -> None:
