@@ -48,7 +48,7 @@ def repeats(factors: Sequence[float]) -> list[Trial]:
 
 
 def race_of(trials: Sequence[Trial]) -> Race:
-    return Race(SPACE, trials, [], Allowed(), SEED, [BASE])
+    return Race(SPACE, trials, [], Allowed(), lambda trial: True, SEED, [BASE])
 
 
 def test_without_a_simulator_repeats_tell_how_far_runs_lie_apart() -> None:
