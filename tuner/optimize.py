@@ -48,6 +48,7 @@ from tuner.store.studies import Studies
 from tuner.study import Plan, Result, Search, out_of_reach
 from tuner.traffic.offered import Traffic
 from tuner.transfer import find_earlier, measure_or_reuse
+from tuner.trials import Trial
 
 _POLL_S = 0.5
 
@@ -172,6 +173,7 @@ class _Session:
             profile=study.profile,
             db=self._options.location.shown,
             elapsed_s=self._budget.elapsed_s,
+            trials=tuple(map(Trial.from_row, self._studies.trials(study))),
         )
         if result.winner is None and result.out_of_time:
             raise UnfinishedError(

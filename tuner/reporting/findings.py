@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.core.config import SchedulerConfig, parse_config
-from engine.core.quantiles import supported
 from tuner.reporting.terminal import in_seconds
 from tuner.search.best import best_of, settled
 from tuner.search_space import describe
@@ -16,6 +15,8 @@ from tuner.store.rows import finite
 from tuner.trials import Outcome as Pooled
 from tuner.trials import Trial, pool
 
+# Below so many samples the nearest-rank p95 is the largest of them.
+_P95_IS_LARGEST = 20
 # One config's numbers, as the result holds them.
 Outcome = Mapping[str, Any]
 
@@ -81,12 +82,18 @@ def config_of(outcome: Outcome) -> SchedulerConfig:
 
 
 def ttft_title(result: Mapping[str, Any]) -> str:
-    """A percentile is called one only when the samples support it."""
-    shown = (result.get(name) for name in ("baseline", "rule_of_thumb", "winner", "smallest_pause"))
-    fewest = min((outcome.get("long_ttft_n", 0) for outcome in shown if outcome), default=0)
-    if supported(0.95, fewest):
-        return "long TTFT p95"
-    return "long TTFT worst" if fewest < 20 else "long TTFT"
+    """The p95 of few samples is their largest, and called so."""
+    counted = [o["long_ttft_n"] for o in _shown(result) if o.get("long_ttft_n")]
+    if not counted or max(counted) < _P95_IS_LARGEST:
+        return "long TTFT worst"
+    fewest, most = min(counted), max(counted)
+    return f"long TTFT p95 (n = {fewest})" if fewest == most else f"long TTFT p95 (n = {fewest} to {most})"
+
+
+def _shown(result: Mapping[str, Any]) -> list[Outcome]:
+    """Whose numbers the rows are."""
+    found = result.get("winner") or result.get("best_so_far") or result.get("smallest_pause")
+    return [o for o in (result.get("baseline"), result.get("rule_of_thumb"), found) if o]
 
 
 def sentence_of(result: Mapping[str, Any]) -> str:
@@ -103,17 +110,23 @@ def sentence_of(result: Mapping[str, Any]) -> str:
     kept = (
         "Keep what you have: nothing found gains on it beyond noise. " if result.get("keep_current") else ""
     )
-    return f"{kept}{_longer(winner, baseline)}; nobody's answer stopped for more than {pause:.2f} s{was}."
+    return f"{kept}{_longer(result)}; nobody's answer stopped for more than {pause:.2f} s{was}."
 
 
-def _longer(winner: Outcome, baseline: Outcome) -> str:
-    after, before = winner["long_ttft_p95_s"], baseline["long_ttft_p95_s"]
+def _longer(result: Mapping[str, Any]) -> str:
+    """The winner against the baseline: by runs of both on the same requests, if there are such."""
+    beside = result.get("winner_beside_baseline")
+    if not beside and not (result.get("claim") or {}).get("num_windows", 1):
+        beside = result["winner"]  # all runs met the same
+    after = (beside or result["winner"])["long_ttft_p95_s"]
+    before = result["baseline"]["long_ttft_p95_s"]
     if not after or not before:
         return "The long prompts are answered"
+    which = "on the same requests" if beside else "though on other requests of the same kind"
     ratio = after / before - 1
     if abs(ratio) < 0.01:
-        return "The long prompts wait as long as before"
-    return f"The long prompts wait {abs(ratio):.0%} {'longer' if ratio > 0 else 'less long'}"
+        return f"The long prompts wait as long as before, {which}"
+    return f"The long prompts wait {abs(ratio):.0%} {'longer' if ratio > 0 else 'less long'}, {which}"
 
 
 def no_config_line(result: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
@@ -17,13 +17,19 @@ from tuner.reporting.findings import (
     unmeasured_of,
 )
 from tuner.server.engine_client import DEFAULT_URL
+from tuner.store.models import TrialKind
 from tuner.store.rows import finite
 from tuner.study import Result
+from tuner.trials import Outcome, Trial, pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What the result is about."""
+    """What the result is about.
+
+    Attributes:
+        trials: the study's runs.
+    """
 
     study: str
     slo_pause_s: float
@@ -31,6 +37,7 @@ class Subject:
     profile: str
     db: str
     elapsed_s: float
+    trials: Sequence[Trial] = ()
 
 
 def to_json(subject: Subject, result: Result) -> dict[str, Any]:
@@ -48,6 +55,7 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
         "baseline": outcome_json(result.baseline),
         "rule_of_thumb": outcome_json(result.rule_of_thumb),
         "winner": outcome_json(result.winner, trial=result.winner_number),
+        "winner_beside_baseline": outcome_json(_beside_baseline(subject.trials, result)),
         "keep_current": result.keep_current,
         "claim": None if result.claim is None else asdict(result.claim),
         "smallest_pause": outcome_json(result.smallest),
@@ -61,6 +69,14 @@ def to_json(subject: Subject, result: Result) -> dict[str, Any]:
         "elapsed_s": round(subject.elapsed_s, 3),
         "db": subject.db,
     }
+
+
+def _beside_baseline(trials: Sequence[Trial], result: Result) -> Outcome | None:
+    """The winner on the very requests that the baseline met; None when it never ran on them."""
+    seeds = {trial.seed for trial in trials if trial.kind is TrialKind.BASELINE}
+    config = result.winner.config if result.winner else None
+    runs = [trial for trial in trials if trial.is_complete and trial.config == config and trial.seed in seeds]
+    return pool(runs) if runs else None
 
 
 def to_text(subject: Subject, result: Result, engine: str | None = None, db: str | None = None) -> str:
@@ -86,12 +102,14 @@ def _table(stored: Mapping[str, Any]) -> list[str]:
     if not rows:
         return []
     width = max(len(row.name) for row in rows) + 2
-    header = f"  {'':<{width}}{ttft_title(stored):>15}{'worst pause':>15}{'refused':>10}"
-    return [header, *(_line(row, width) for row in rows), ""]
+    title = ttft_title(stored)
+    wide = max(15, len(title))
+    header = f"  {'':<{width}}{title:>{wide}}{'worst pause':>15}{'refused':>10}"
+    return [header, *(_line(row, width, wide) for row in rows), ""]
 
 
-def _line(row: Row, width: int) -> str:
-    numbers = f"{row.ttft:>15}{row.pause:>13} {row.mark}{row.refused:>10}"
+def _line(row: Row, width: int, wide: int) -> str:
+    numbers = f"{row.ttft:>{wide}}{row.pause:>13} {row.mark}{row.refused:>10}"
     return f"  {row.name:<{width}}{numbers}   {row.note}".rstrip()
 
 

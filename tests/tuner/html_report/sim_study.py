@@ -23,6 +23,7 @@ from tuner.evaluation.sizing import Capacity
 from tuner.html_report.evidence import Evidence, gather
 from tuner.reporting.report import Subject, to_json
 from tuner.store.models import StudyStatus
+from tuner.trials import Trial
 
 LONG_TOKENS = 1000
 STREAMS, LONGS, SHORTS = 3, (1.5, 5.0, 5.2), (0.6, 4.75, 8.0)
@@ -114,6 +115,7 @@ def _made(finished: bool, drift: float) -> tempfile.TemporaryDirectory[str]:
         profile="p",
         db="evenflow.db",
         elapsed_s=bench.clock.now_s,
+        trials=tuple(map(Trial.from_row, bench.studies.trials(study))),
     )
     if finished:
         bench.studies.update(study, result=to_json(subject, result), status=StudyStatus.FINISHED)

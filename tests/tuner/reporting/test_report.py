@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tuner.reporting import findings
 from tuner.reporting.report import Subject, to_json, to_text
 from tuner.search.limits import Floor
 from tuner.study import out_of_reach
+from tuner.trials import Trial
 
 SUBJECT = Subject(study="s", slo_pause_s=0.5, model="m", profile="p", db="evenflow.db", elapsed_s=12.0)
 KEYS = {
@@ -64,9 +66,52 @@ def test_what_could_not_be_measured_is_one_line_with_what_to_change(tmp_path: Pa
     assert to_json(SUBJECT, result)["unmeasured"] == ["dispatch lag; close other programs"]
 
 
-def test_percentiles_without_the_samples_are_not_called_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("baseline", "rule", "winner", "title"),
+    [
+        (3, 3, 9, "long TTFT worst"),
+        (19, 0, 19, "long TTFT worst"),
+        (7, 7, 20, "long TTFT p95 (n = 7 to 20)"),
+        (240, 240, 720, "long TTFT p95 (n = 240 to 720)"),
+        (240, 240, 240, "long TTFT p95 (n = 240)"),
+    ],
+)
+def test_a_percentile_is_named_with_its_samples(baseline: int, rule: int, winner: int, title: str) -> None:
+    rows = {"baseline": baseline, "rule_of_thumb": rule, "winner": winner, "smallest_pause": 1}
+    assert findings.ttft_title({name: {"long_ttft_n": n} for name, n in rows.items()}) == title
+
+
+def outcome(long_ttft_s: float) -> dict[str, float]:
+    return {"long_ttft_p95_s": long_ttft_s, "worst_pause_s": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"winner_beside_baseline": outcome(5.0)}, "wait 25% longer, on the same requests; nobody"),
+        ({"winner_beside_baseline": outcome(3.0)}, "wait 25% less long, on the same requests; nobody"),
+        ({"winner_beside_baseline": outcome(4.0)}, "wait as long as before, on the same requests; nobody"),
+        ({}, "wait 50% longer, though on other requests of the same kind; nobody"),
+        ({"claim": {"num_windows": 0}}, "wait 50% longer, on the same requests; nobody"),
+    ],
+)
+def test_the_wait_is_compared_on_the_same_requests_where_it_can_be(
+    more: dict[str, object], said: str
+) -> None:
+    result = {"baseline": outcome(4.0), "winner": outcome(6.0), "claim": {"num_windows": 3}}
+    assert said in findings.sentence_of(result | more)
+
+
+def test_the_winners_own_runs_on_the_baselines_requests_are_kept(tmp_path: Path) -> None:
     bench = StudyBench(tmp_path)
-    assert "p95" not in to_text(SUBJECT, bench.run(FakeServer(bench.clock)))
+    result = bench.run(FakeServer(bench.clock))
+    trials = [Trial.from_row(row) for row in bench.studies.trials(bench.study)]
+    beside = to_json(replace(SUBJECT, trials=trials), result)["winner_beside_baseline"]
+    assert result.winner is not None
+    own = [t for t in trials if t.seed == 1 and t.config == result.winner.config]
+    assert (beside["config"], beside["replicates"]) == (result.winner.config.to_mapping(), len(own))
+    others = [trial for trial in trials if trial not in own]
+    assert to_json(replace(SUBJECT, trials=others), result)["winner_beside_baseline"] is None
 
 
 def test_when_nothing_keeps_the_slo_the_price_of_the_smallest_pause_is_said(tmp_path: Path) -> None:
