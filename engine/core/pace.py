@@ -12,7 +12,7 @@ from engine.core.cost_model import CostModel, Work
 from engine.core.quantiles import nearest_rank
 
 # The numbers below were chosen, none was measured by itself. Together they were: the p99 of paced steps came
-# to 0.97 to 1.04 of the target (tests/benchmarks/pace.py, November 2026; in the README).
+# to 0.97 to 1.08 of the target (tests/benchmarks/pace.py, November 2026; in the README).
 
 # Three stalls of other programs among so many steps do not count, four do: 64 · 0.05 = 3.2. A few prompts are
 # as many steps, so that heat or a busy machine shows within seconds.
