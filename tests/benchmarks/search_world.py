@@ -27,6 +27,7 @@ from loadtests.traffic.offered_load import build_schedule
 from loadtests.traffic.profile import Profile
 from loadtests.traffic.profiles import load_profile
 from loadtests.traffic.schedule import Schedule
+from tests.benchmarks.fingerprint import decisive_sources, fingerprint
 from tuner.evaluation.evaluators import Evaluator, Measurement
 from tuner.evaluation.simulated import SimulatedEvaluator, arrivals
 from tuner.evaluation.sizing import Capacity
@@ -242,8 +243,8 @@ class World:
         ]
 
     def load(self, folder: Path) -> None:
-        """Takes in what was found out before."""
-        path = folder / f"{self.traffic}.json"
+        """Takes in what was found out before, by the very same code."""
+        path = self._file(folder)
         if path.exists():
             stored = json.loads(path.read_text())
             self.known |= {name: Truth(*values) for name, values in stored["known"].items()}
@@ -252,7 +253,10 @@ class World:
     def save(self, folder: Path) -> None:
         known = {name: dataclasses.astuple(truth) for name, truth in self.known.items()}
         stored = {"best": self.best.to_mapping(), "known": known}
-        (folder / f"{self.traffic}.json").write_text(json.dumps(stored))
+        self._file(folder).write_text(json.dumps(stored))
+
+    def _file(self, folder: Path) -> Path:
+        return folder / f"{self.traffic}-{fingerprint(decisive_sources())}.json"
 
 
 def _long_ttfts(measured: Measurement) -> list[float]:
@@ -265,7 +269,6 @@ class VirtualServer:
 
     Attributes:
         now_s: time spent in runs.
-        num_runs: how many were made.
     """
 
     def __init__(self, world: World, seed: int) -> None:
@@ -273,7 +276,6 @@ class VirtualServer:
         self._rng = random.Random(f"server {world.traffic} {seed}")
         self._walk = 0.0
         self.now_s = 0.0
-        self.num_runs = 0
 
     def __call__(self) -> float:
         """The clock of a budget."""
@@ -285,7 +287,6 @@ class VirtualServer:
         noise = Noise(random.Random(self._rng.random()), speed)
         measured = self._world.play(config, seed, noise, abort_pause_s)
         self.now_s += measured.elapsed_s
-        self.num_runs += 1
         return measured
 
 
