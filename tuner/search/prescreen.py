@@ -157,7 +157,9 @@ class Prescreen:
         return all(config in self.found and self.found[config].is_close for config in configs)
 
     def idle_knobs(self, configs: Sequence[SchedulerConfig]) -> tuple[str, ...]:
-        """Knobs whose every value does the very same on this traffic, with each of these configs."""
+        """Knobs whose every value does the very same on this traffic, with each of these configs: in the
+        study's own window, which may be blind to them, and in the most telling one.
+        """
         return tuple(
             name
             for name, choices in self._space.alternatives().items()
@@ -165,11 +167,13 @@ class Prescreen:
         )
 
     def _is_idle(self, name: str, choices: Sequence[Any], configs: Sequence[SchedulerConfig]) -> bool:
-        return all(
-            _same(self.predict(config), self.predict(parse_config({name: value}, config)))
-            for config in configs
-            for value in choices
-        )
+        return all(self._does_nothing({name: value}, configs) for value in choices)
+
+    def _does_nothing(self, change: dict[str, Any], configs: Sequence[SchedulerConfig]) -> bool:
+        """As far as it is known, and it must be of one config at least."""
+        pairs = [(self.predict(config), self.predict(parse_config(change, config))) for config in configs]
+        known = [same for pair in pairs if (same := _same(*pair)) is not None]
+        return bool(known) and all(known)
 
     def _prediction(self, config: SchedulerConfig, seeds: Sequence[int], limit_s: float | None) -> Prediction:
         runs = [self._simulator.evaluate(config, seed, limit_s) for seed in seeds]
@@ -215,12 +219,11 @@ def _pooled_ttft(runs: Sequence[Measurement]) -> float:
     return nearest_rank(ttfts, 0.95) or 0.0
 
 
-def _same(one: Prediction, other: Prediction) -> bool:
-    if one.aborted or other.aborted:
-        return one.aborted == other.aborted
-    pairs = ((one.summary.worst_pause_s, other.summary.worst_pause_s), _ttfts(one, other))
-    return all(a is None or b is None or abs(a - b) <= _SAME * abs(b) for a, b in pairs)
-
-
-def _ttfts(one: Prediction, other: Prediction) -> tuple[float | None, float | None]:
-    return one.summary.long_ttft_p95_s, other.summary.long_ttft_p95_s
+def _same(one: Prediction, other: Prediction) -> bool | None:
+    """Over the windows that all configs meet; None when both were stopped there: what would have followed is
+    not known.
+    """
+    if math.isinf(one.first_ttft_s) and math.isinf(other.first_ttft_s):
+        return None
+    pairs = ((one.first_pause_s, other.first_pause_s), (one.first_ttft_s, other.first_ttft_s))
+    return all(math.isclose(a, b, rel_tol=_SAME) for a, b in pairs)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from engine.core.config import SchedulerConfig
+from engine.core.config import PrefillOrder, SchedulerConfig
 from tests.tuner.fakes import SLO_S, FakeClock, FakeServer
 from tuner.evaluation.evaluators import Measurement
 from tuner.search.prescreen import Prescreen
@@ -17,6 +17,30 @@ class Lonely(FakeServer):
 
     def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
         return super().evaluate(fixed_chunks(BASE, 20) if seed == SEED else config, seed, abort_pause_s)
+
+
+class Ordered(FakeServer):
+    """Who goes first matters in all windows but the study's own."""
+
+    def evaluate(self, config: SchedulerConfig, seed: int, abort_pause_s: float | None) -> Measurement:
+        is_slow = seed == SEED or config.prefill_order is not PrefillOrder.SHORTEST
+        return super().evaluate(fixed_chunks(BASE, 60 if is_slow else 200), seed, abort_pause_s)
+
+
+def idle_knobs(server: FakeServer, config: SchedulerConfig) -> tuple[str, ...]:
+    prescreen = Prescreen(server, SPACE, SEED, 0)
+    prescreen.take_telling_window(config)
+    return prescreen.idle_knobs([config])
+
+
+def test_a_knob_that_acts_in_the_telling_window_is_not_idle() -> None:
+    assert set(idle_knobs(Ordered(FakeClock()), BASE)) == {"solo_chunk_tokens", "max_running_requests"}
+
+
+def test_runs_that_were_stopped_prove_no_knob_idle() -> None:
+    slow, quick = (FakeServer(FakeClock(), floor_s=floor_s) for floor_s in (2.0, 0.02))
+    assert idle_knobs(slow, fixed_chunks(BASE, 64)) == ()
+    assert len(idle_knobs(quick, fixed_chunks(BASE, 64))) == 3
 
 
 def test_a_window_that_tells_configs_apart_is_taken_in() -> None:
