@@ -46,8 +46,13 @@ class Asker:
         self._space = space
 
     def enqueue(self, config: SchedulerConfig) -> None:
-        """Has the config asked for next."""
-        self._study.enqueue_trial(self._space.parameters(config), skip_if_exists=True)
+        """Has the config asked for next, unless it waits already or its result is known. One that was lost
+        with its process is asked for again.
+        """
+        wanted = self._space.parameters(config)
+        held = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.COMPLETE))
+        if all(trial.system_attrs.get("fixed_params", trial.params) != wanted for trial in held):
+            self._study.enqueue_trial(wanted)
 
     @property
     def has_enqueued(self) -> bool:

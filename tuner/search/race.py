@@ -31,7 +31,7 @@ _CHANGE_COSTS = 0.02
 _CAUTION = 0.5
 # A gain is beyond noise when it is so many standard errors of the difference.
 _BEYOND_NOISE = 2.0
-# A policy that was never run live is tried before another that promises up to so many times as much.
+# A policy that was never run to the end is tried before another that promises up to so many times as much.
 _NEW_POLICY = 2.0
 # A run beyond what is expected of it by this many standard deviations, and by this factor, is suspect.
 _SURPRISE, _SURPRISE_RATIO = 4.0, 1.2
@@ -73,6 +73,7 @@ class Race:
     """What is expected of every config, from predictions and live runs.
 
     Args:
+        trials: all of them, whatever became of them.
         allowed: in the baseline's own window.
         is_fair: whether nobody else was made to pay for a complete run.
         seed: of the window that the baseline met.
@@ -95,7 +96,9 @@ class Race:
         self._seed = seed
         self._known = known
         self._trials = [trial for trial in trials if trial.status in _SCORED and trial.worst_pause_s]
-        self._running = {trial.config for trial in trials if trial.status is TrialStatus.RUNNING}
+        self._tried = {t.config for t in trials if t.seed == seed and t.status is not TrialStatus.LOST}
+        told = (TrialStatus.DONE, TrialStatus.INVALID)
+        self._policies = {trial.config.prefill_policy for trial in trials if trial.status in told}
         self._ruled_out = {trial.config for trial in trials if self._rules_out(trial)}
         self._predictions = {prediction.config: prediction for prediction in predictions}
         self._levels = Levels(list(self._predictions.values()))
@@ -140,21 +143,21 @@ class Race:
 
     def promising(self) -> tuple[Standing, float] | None:
         """The config most worth a live run, and what it promises: the share of the long TTFT that it saves
-        times the chance that it keeps the SLO.
+        times the chance that it keeps the SLO. What was tried before is left out, whatever became of it: what
+        the client spoiled it would spoil again. Only a run that was lost with its process may be made again.
         """
         leader = self.leader(0.7)
         worst_s = max((one.price_s for one in self.standings), default=0.0)
         promises = [
             (one, one.safe * one.gain_over(leader, worst_s))
             for one in self.standings
-            if not one.num_runs and one.config not in self._running
+            if not one.num_runs and one.config not in self._tried
         ]
         if not promises:
             return None
-        policies = {trial.config.prefill_policy for trial in self._trials if trial.is_complete}
 
         def worth(pair: tuple[Standing, float]) -> float:
-            is_new = pair[0].config.prefill_policy not in policies
+            is_new = pair[0].config.prefill_policy not in self._policies
             return pair[1] * (_NEW_POLICY if is_new else 1.0)
 
         return max(promises, key=worth)

@@ -86,7 +86,7 @@ class Knowledge:
         return race
 
     def _race(self, without: SchedulerConfig | None) -> Race:
-        trials = [t for t in self.settled() if t.config != without or t.kind is not TrialKind.SEARCH]
+        trials = [t for t in self.runner.trials if t.config != without or t.kind is not TrialKind.SEARCH]
         found = self.prescreen.found.values() if self.prescreen else ()
         open_to = [prediction for prediction in found if self._leaves_idle_alone(prediction.config)]
         allowed, seed = self.allowed, self.plan.seed
@@ -114,10 +114,11 @@ class Knowledge:
         return trial.is_complete and self.score(trial).feasible
 
     def num_searched(self) -> int:
-        """Of this round."""
+        """Configs asked for in this round, whatever became of them; a run that was lost is made again."""
         self.runner.refresh()
         round_ = self.runner.study.round
-        return sum(t.kind is TrialKind.SEARCH and t.round == round_ for t in self.settled())
+        asked = [t for t in self.runner.trials if t.kind is TrialKind.SEARCH and t.round == round_]
+        return len({trial.config for trial in asked if trial.status is not TrialStatus.LOST})
 
     def has_time(self) -> bool:
         """Whether another run fits before the time that the confirmation needs.

@@ -8,6 +8,7 @@ import pytest
 
 from engine.core.config import PrefillPolicy, SchedulerConfig, parse_config
 from tests.tuner.fakes import SLO_S, FakeClock, FakeServer, StudyBench
+from tuner.errors import Interrupted
 from tuner.store.models import TrialKind, TrialStatus
 
 
@@ -113,6 +114,28 @@ def test_nothing_is_claimed_when_nothing_keeps_the_slo(bench: StudyBench) -> Non
     result = bench.run(FakeServer(bench.clock, floor_s=0.6))
     assert result.claim is None
     assert result.bound is not None
+
+
+def test_configs_that_the_client_spoils_count_and_are_not_asked_for_again(bench: StudyBench) -> None:
+    """What promises most cannot be measured here: more than the planned trials would not help."""
+    server = FakeServer(bench.clock, spoils=lambda config: config.prefill_policy is PrefillPolicy.PACED)
+    result = bench.run(server, FakeServer(FakeClock()))
+    searched = [t for t in bench.studies.trials(bench.study) if t.kind is TrialKind.SEARCH]
+    asked = [parse_config(t.config) for t in searched if t.attempt == 0]
+    assert len(asked) == len(set(asked)) <= 6
+    assert {t.status for t in searched} >= {TrialStatus.INVALID, TrialStatus.DONE}
+    assert result.winner is not None
+
+
+def test_a_run_that_was_lost_with_its_process_is_made_again(tmp_path: Path) -> None:
+    bench = StudyBench(tmp_path)
+    with pytest.raises(Interrupted):
+        bench.run(FakeServer(bench.clock, interrupt_at=6), FakeServer(FakeClock()))
+    lost = bench.studies.trials(bench.study)[-1]
+    assert (lost.kind, lost.status) == (TrialKind.SEARCH, TrialStatus.LOST)
+    StudyBench(tmp_path).run(FakeServer(bench.clock), FakeServer(FakeClock()))
+    again = [t for t in bench.studies.trials(bench.study) if t.config == lost.config]
+    assert TrialStatus.DONE in {t.status for t in again}
 
 
 def test_a_machine_that_has_become_slower_is_noticed(tmp_path: Path) -> None:
