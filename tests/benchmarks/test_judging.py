@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.config import SchedulerConfig
+from tests.benchmarks.fidelity import Compared, Run, keeps_bar, report
 from tests.benchmarks.fingerprint import decisive_sources, fingerprint
 from tests.benchmarks.kill_resume import num_ended
 from tests.benchmarks.search_bars import BAR_BUDGET, Found, Job, bars, table
@@ -64,3 +65,51 @@ def test_a_truth_is_known_by_the_bytes_of_its_sources(tmp_path: Path) -> None:
     assert fingerprint([file]) == before
     file.write_text("2")
     assert fingerprint([file]) != before
+
+
+def compared(
+    predicted: tuple[float | None, float | None], measured: tuple[float | None, float | None]
+) -> Compared:
+    run = Run("chat", 3, 0.5, {}, {"id": "sim"}, measured, shed=0.0, others=0.0)
+    return Compared(run, predicted, 0.0, predicted)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "missed"),
+    [
+        (2.0, 2.1, False),
+        (None, None, False),
+        (math.inf, math.inf, False),
+        (None, 2.0, True),
+        (2.0, None, True),
+        (math.inf, 2.0, True),
+        (2.0, math.inf, True),
+    ],
+)
+def test_a_number_on_one_side_alone_is_a_miss(
+    predicted: float | None, measured: float | None, missed: bool
+) -> None:
+    one = compared((predicted, 0.4), (measured, 0.4))
+    assert one.is_missed(0) is missed
+    assert (one.pair(0) is None) is (predicted in (None, math.inf) or measured in (None, math.inf))
+
+
+def test_misses_are_counted_and_break_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    good, miss = compared((2.0, 0.4), (2.1, 0.41)), compared((2.0, 0.4), (None, 0.41))
+    assert report([good] * 9 + [miss])
+    assert "n = 10, 1 of them a number on one side alone" in capsys.readouterr().out
+    assert not report([good] * 8 + [miss] * 2)
+    assert not report([])
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept"),
+    [([0.1] * 9 + [0.3], True), ([0.1] * 8 + [0.3] * 2, False), ([0.11] * 10, False), ([], False)],
+)
+def test_the_bar_on_the_simulators_error(errors: list[float], kept: bool) -> None:
+    assert keeps_bar(errors) is kept
+
+
+def test_a_run_tells_its_backend() -> None:
+    assert compared((1.0, 1.0), (1.0, 1.0)).run.backend == "sim"
+    assert replace(compared((1.0, 1.0), (1.0, 1.0)).run, model={"id": "smollm2"}).backend == "mlx"
