@@ -249,8 +249,8 @@ class Search:
         smallest = self._smallest()
         winner = pool(verdict.runs) if verdict.runs else None
         return Result(
-            baseline=pool([baseline]),
-            rule_of_thumb=pool([rule]) if rule else None,
+            baseline=pool([self._latest(baseline)]),
+            rule_of_thumb=pool([self._latest(rule)]) if rule else None,
             winner=winner,
             winner_number=verdict.runs[0].number if verdict.runs else None,
             claim=self._claim(verdict) if verdict.runs else None,
@@ -267,6 +267,11 @@ class Search:
             simulator_error_runs=sum(all(both) for both in pauses),
             out_of_time=verdict.out_of_time or self._was_cut(),
         )
+
+    def _latest(self, trial: Trial) -> Trial:
+        """The same run as it came out last: it is made again when the machine has changed."""
+        same = [t for t in self._knowledge.settled() if (t.kind, t.config) == (trial.kind, trial.config)]
+        return same[-1] if same else trial
 
     def _was_cut(self) -> bool:
         """The budget ended before the search did."""

@@ -26,44 +26,55 @@ class DriftControl:
         self._runner = runner
         self._announcer = announcer
 
-    def check(self, before: Trial, spread: float, abort_pause_s: float) -> float:
-        """Repeats the run; how much longer everything takes now, as a factor (1.0 without drift).
+    def check(self, before: Trial, spread: float, abort_pause_s: float, marks: Sequence[Trial]) -> None:
+        """Repeats the run; if everything takes longer or shorter now, sets aside what no longer holds.
 
         Args:
             before: a complete run.
             spread: of repeated runs' long TTFTs, as the standard deviation of their logarithm.
+            marks: runs that others are judged by: made again when they no longer hold.
         """
         self._announcer.doing(f"repeating {describe(before.config)} to see whether the machine has changed")
         again = self._repeat(before, abort_pause_s)
         if not _differ(before, again, spread):
-            return 1.0
+            return
         once_more = self._repeat(before, abort_pause_s)
-        if not _differ(before, once_more, spread):
+        if _differ(before, once_more, spread):
+            ratio = _ratio(before, once_more)
+            self._warn(ratio)
+            new = [self._renew(mark, abort_pause_s) for mark in marks]
+            self._set_aside_earlier([again, once_more, *new], ratio)
+        elif _tells(once_more):
             self._runner.set_aside(again, f"off by {_ratio(before, again):.2f} from the run before, once")
-            return 1.0
-        self._set_aside_earlier([again, once_more], before)
-        return _ratio(before, once_more)
 
     def _repeat(self, before: Trial, abort_pause_s: float) -> Trial:
         return self._runner.repeat(TrialKind.CONTROL, before.config, before.seed, abort_pause_s)
 
-    def _set_aside_earlier(self, kept: Sequence[Trial], before: Trial) -> None:
-        """All searched runs but the repeats: they are of another machine."""
-        ratio = _ratio(before, kept[-1])
+    def _renew(self, mark: Trial, abort_pause_s: float) -> Trial:
+        """The run as it comes out now; the old one when that cannot be measured."""
+        limit_s = None if mark.kind is TrialKind.BASELINE else abort_pause_s
+        new = self._runner.repeat(mark.kind, mark.config, mark.seed, limit_s)
+        return new if _tells(new) else mark
+
+    def _warn(self, ratio: float) -> None:
         self._announcer.warn(
             f"this machine takes {ratio:.2f} times as long as when the search began (heat, or another "
             "program that came or went): runs from before are set aside, and the search goes on from what it "
             "is now"
         )
+
+    def _set_aside_earlier(self, kept: Sequence[Trial], ratio: float) -> None:
+        """All runs but these: they are of another machine. What was too slow on a faster one still is."""
         numbers = {trial.number for trial in kept}
         for trial in list(self._runner.trials):
-            if trial.kind is TrialKind.SEARCH and trial.number not in numbers and trial.is_complete:
+            no_longer_holds = trial.is_complete or (trial.is_bound and ratio < 1.0)
+            if no_longer_holds and trial.number not in numbers:
                 self._runner.set_aside(trial, f"measured before everything took {ratio:.2f} times as long")
 
 
 def _differ(before: Trial, again: Trial, spread: float) -> bool:
     ratio = _ratio(before, again)
-    return abs(math.log(ratio)) > max(math.log(_DRIFT_RATIO), _DRIFT_SPREADS * spread)
+    return _tells(again) and abs(math.log(ratio)) > max(math.log(_DRIFT_RATIO), _DRIFT_SPREADS * spread)
 
 
 def _ratio(before: Trial, again: Trial) -> float:
@@ -73,3 +84,8 @@ def _ratio(before: Trial, again: Trial) -> float:
     if before.worst_pause_s and again.worst_pause_s:
         return again.worst_pause_s / before.worst_pause_s
     return 1.0
+
+
+def _tells(trial: Trial) -> bool:
+    """What the load client spoiled, or what crashed, says nothing of the machine's speed."""
+    return trial.is_complete or trial.is_bound

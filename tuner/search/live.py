@@ -20,11 +20,7 @@ _CONTROL_EVERY = 6
 
 
 class LiveSearch:
-    """Tries configs on the server until trials, time or promises are used up.
-
-    Args:
-        refine: simulates more configs, with what the first live runs taught.
-    """
+    """Tries configs on the server until trials, time or promises are used up."""
 
     def __init__(self, knowledge: Knowledge, asker: Asker, announcer: Announcer) -> None:
         self._knowledge = knowledge
@@ -86,7 +82,9 @@ class LiveSearch:
             return
         self._controlled_at = done
         spread = self._knowledge.race().ttft.spread
-        DriftControl(self._knowledge.runner, self._announcer).check(best, spread, self._knowledge.abort_s)
+        marks = [run for run in (self._knowledge.baseline, self._knowledge.by_hand) if run is not None]
+        control = DriftControl(self._knowledge.runner, self._announcer)
+        control.check(best, spread, self._knowledge.abort_s, marks)
 
     def _announce(self, done: int) -> None:
         best = self._knowledge.best()
