@@ -15,6 +15,7 @@ from tuner.store.rows import finite
 from tuner.store.studies import Studies
 from tuner.trials import Trial
 
+# Chosen, not measured: what spoiled three runs in a row does not go away by itself.
 MAX_RERUNS = 2
 _POLL_S = 0.2
 

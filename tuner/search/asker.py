@@ -13,6 +13,7 @@ from tuner.search.objective import Score
 from tuner.search.sampler import make_sampler
 from tuner.search_space import SearchSpace
 
+# Chosen, not measured; Optuna's own 10 would leave a dozen trials hardly any model.
 _STARTUP_TRIALS = 5
 
 

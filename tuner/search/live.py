@@ -10,6 +10,7 @@ from tuner.search.race import LEAST_GAIN
 from tuner.search.state import Knowledge, numbers_of
 from tuner.store.models import TrialKind, TrialStatus
 
+# These three were chosen, not measured.
 # A sampler that only repeats itself has nothing left to try.
 _MAX_REPEATS = 20
 # Configs that are left to Optuna when the simulator promises nothing more and time is plenty: it may be wrong

@@ -9,14 +9,15 @@ from engine.core.records import LOST
 from tuner.store.models import TrialStatus
 from tuner.trials import Trial
 
-# A maximum only grows: beyond this multiple of the SLO a run cannot be saved and is stopped.
+# A maximum only grows: beyond this multiple of the SLO a run cannot be saved and is stopped. Up to there it
+# goes on, for its long TTFT tells something too. Chosen, not measured.
 ABORT_RATIO = 1.15
 # Stands for an infinite long TTFT (somebody was refused or failed): a database holds no infinity.
 PENALTY_S = 1e6
-# Ten lost requests in a hundred weigh as much as a pause at twice its limit.
+# Ten lost requests in a hundred weigh as much as a pause at twice its limit: chosen, not measured.
 _LOST_UNIT = 0.1
 # Short requests may wait longer than they did without chunking by this share and so many pause SLOs: their
-# p95 is the worst of a few. Nor is what one would do by hand held against a config.
+# p95 is the worst of a few. Nor is what one would do by hand held against a config. Chosen, not measured.
 _SHORT_RATIO, _SHORT_SLOS, _SHORT_BY_HAND = 1.25, 0.5, 1.25
 
 

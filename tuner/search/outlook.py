@@ -25,10 +25,12 @@ Array = npt.NDArray[np.float64]
 # value of each knob beside the chunking, and of one config. Cost models wrong by up to 40 % a term gave such
 # (our simulated searches, November 2026).
 _COMMON, _SLOPE, _POLICY, _STRETCH, _KNOB, _OWN = 0.3, 0.15, 0.1, 0.06, 0.05, 0.02
-# Sizes whose logarithms lie this far apart tell little of one another.
+# Sizes whose logarithms lie this far apart (half as large again) tell little of one another: chosen, not
+# measured.
 _STRETCH_LENGTH = 0.4
 # How far apart runs of one config lie: candidates, and what is thought likely before the first run. Worst
-# pauses of repeated runs on two CPU cores: 4 to 6 % (our measurement, November 2026).
+# pauses of repeated runs on two CPU cores: 4 to 6 % (our measurement, November 2026); that it may as well be
+# half as large again or smaller was chosen.
 _SPREADS = (0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3)
 _USUAL_SPREAD, _USUAL_FACTOR = 0.04, 0.5
 # Nearly every fresh window lies below the median and so many spreads; more than 2, for stalls are rare and
@@ -36,7 +38,7 @@ _USUAL_SPREAD, _USUAL_FACTOR = 0.04, 0.5
 # simulated searches, November 2026).
 _NEARLY_ALL = 2.5
 # A run so many standard deviations off the others had an accident, or by a hair missed what others met: it
-# counts for less.
+# counts for less. Chosen, not measured: one normal run in 80 lies beyond, and few refits settle.
 _ODD, _REFITS = 2.5, 4
 _NORMAL = NormalDist()
 

@@ -15,6 +15,9 @@ from tuner.search_space import SearchSpace, num_changes
 from tuner.store.models import TrialStatus
 from tuner.trials import Trial
 
+# Where nothing else is said, a number here was chosen, not measured: our simulated searches
+# (`tests/benchmarks/search_quality`, November 2026) tried them all together; what each does alone is not known.
+
 # Less than this is no gain: repeated runs of one config differ by as much.
 LEAST_GAIN = 0.01
 # What one can do by hand, or has already, is left only for something better by this.
@@ -29,17 +32,20 @@ _CHANGE_COSTS = 0.02
 # Without it winners of simulators that were wrong by 40 % were up to 38 % slower than the best, with it 12 %
 # (our simulated searches, November 2026).
 _CAUTION = 0.5
-# A gain is beyond noise when it is so many standard errors of the difference.
+# A gain is beyond noise when it is so many standard errors of the difference: 95 % of normal ones lie within.
 _BEYOND_NOISE = 2.0
-# A policy that was never run to the end is tried before another that promises up to so many times as much.
+# A policy that was never run to the end is tried before another that promises up to so many times as much:
+# one run corrects the simulator for all configs of the policy.
 _NEW_POLICY = 2.0
-# A run beyond what is expected of it by this many standard deviations, and by this factor, is suspect.
+# A run beyond what is expected of it by this many standard deviations, and by this factor, is suspect: one
+# normal run in 30,000, and over four times the usual spread. Fewer others than this say too little.
 _SURPRISE, _SURPRISE_RATIO = 4.0, 1.2
 _ENOUGH_SEEN = 4
 # Beyond this ratio the live run met something that its simulation missed by a hair: it is compared with the
-# windows in which the simulated one met it too.
+# windows in which the simulated one met it too. Cost models were wrong by up to 1.4 there, so a factor of two
+# is not their error.
 _MISSED = 2.0
-# With less of a chance to keep the SLO a config is out of the race.
+# With less of a chance to keep the SLO a config is not worth more simulations.
 _HOPELESS = 0.05
 _SCORED = (TrialStatus.DONE, TrialStatus.ABORTED)
 
