@@ -16,7 +16,7 @@ from tuner.store.models import TrialStatus
 from tuner.trials import Trial
 
 # Where nothing else is said, a number here was chosen, not measured: our simulated searches
-# (`tests/benchmarks/search_quality`, November 2026) tried them all together; what each does alone is not known.
+# (`tests/benchmarks/search_quality`, November 2026) tried them all together, none alone that we know of.
 
 # Less than this is no gain: repeated runs of one config differ by as much.
 LEAST_GAIN = 0.01
