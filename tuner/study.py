@@ -46,7 +46,7 @@ class Result:
         smallest: the run with the smallest pause: what can be had, and its price.
         bound: what keeps it from being smaller, when nothing won.
         idle_knobs: that do nothing on this traffic and were left alone.
-        live_trials: runs of this study, whatever became of them.
+        live_trials: runs of this study that ended and count.
         set_aside: runs that count no more: paused out of all proportion, or of a machine that has changed.
         unmeasured: of each config that could not be measured: why, and what to change.
         simulator_error_ttft, simulator_error_pause: medians over whole runs.

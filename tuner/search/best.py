@@ -16,15 +16,22 @@ def settled(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.status not in _UNSCORED]
 
 
+def baseline_of(trials: Sequence[Trial]) -> Trial | None:
+    """The latest run without chunking."""
+    runs = [trial for trial in settled(trials) if trial.kind is TrialKind.BASELINE]
+    return runs[-1] if runs else None
+
+
+def by_hand_of(trials: Sequence[Trial], slo_pause_s: float) -> Trial | None:
+    """The rule of thumb's first run that kept the pause."""
+    runs = [trial for trial in settled(trials) if trial.kind is TrialKind.RULE and trial.is_complete]
+    return next((t for t in runs if (t.worst_pause_s or 0.0) <= slo_pause_s), None)
+
+
 def allowed_by(trials: Sequence[Trial], slo_pause_s: float) -> Allowed:
-    """What a config may cost others, by the latest run without chunking and the rule of thumb's first run
-    that kept the pause. Without a baseline: no losses, any wait.
-    """
-    runs = settled(trials)
-    baselines = [trial for trial in runs if trial.kind is TrialKind.BASELINE]
-    by_hand = (t for t in runs if t.kind is TrialKind.RULE and t.is_complete)
-    kept = next((t for t in by_hand if (t.worst_pause_s or 0.0) <= slo_pause_s), None)
-    return Allowed.by(baselines[-1], kept, slo_pause_s) if baselines else Allowed()
+    """What a config may cost others. Without a baseline: no losses, any wait."""
+    baseline, by_hand = baseline_of(trials), by_hand_of(trials, slo_pause_s)
+    return Allowed.by(baseline, by_hand, slo_pause_s) if baseline else Allowed()
 
 
 def improvements(trials: Sequence[Trial], slo_pause_s: float, seed: int) -> list[Trial]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.budget import Budget
 from tuner.runner import Runner
+from tuner.search.best import allowed_by, baseline_of, best_of, by_hand_of
 from tuner.search.elsewhere import Elsewhere
 from tuner.search.objective import ABORT_RATIO, Allowed, Score, score
 from tuner.search.plan import Plan
@@ -44,21 +45,17 @@ class Knowledge:
     @property
     def baseline(self) -> Trial | None:
         """The latest run without chunking."""
-        runs = [trial for trial in self.settled() if trial.kind is TrialKind.BASELINE]
-        return runs[-1] if runs else None
-
-    @property
-    def allowed(self) -> Allowed:
-        """What others may be made to pay."""
-        if self.baseline is None:
-            return Allowed()
-        return Allowed.by(self.baseline, self.by_hand, self.plan.slo_pause_s)
+        return baseline_of(self.runner.trials)
 
     @property
     def by_hand(self) -> Trial | None:
         """The rule of thumb's run that kept the SLO, if one did."""
-        runs = [trial for trial in self.settled() if trial.kind is TrialKind.RULE and trial.is_complete]
-        return next((t for t in runs if (t.worst_pause_s or 0.0) <= self.plan.slo_pause_s), None)
+        return by_hand_of(self.runner.trials, self.plan.slo_pause_s)
+
+    @property
+    def allowed(self) -> Allowed:
+        """What others may be made to pay, in the study's own window."""
+        return allowed_by(self.runner.trials, self.plan.slo_pause_s)
 
     @property
     def abort_s(self) -> float:
@@ -132,9 +129,8 @@ class Knowledge:
         return [t for t in self.settled() if t.config.prefill_policy is not PrefillPolicy.WHOLE]
 
     def best(self) -> Trial | None:
-        """The cheapest run that kept the SLO."""
-        kept = [trial for trial in self.settled() if self.keeps(trial)]
-        return min(kept, key=lambda trial: trial.long_ttft_p95_s or float("inf"), default=None)
+        """The cheapest run that kept the SLO on the study's own window."""
+        return best_of(self.runner.trials, self.plan.slo_pause_s, self.plan.seed)
 
 
 def numbers_of(trial: Trial) -> str:
