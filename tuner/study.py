@@ -91,9 +91,13 @@ class Search:
         self._announcer = announcer
         simulator = runner.predictor if plan.num_simulated else None
         sampler_seed = plan.seed + runner.study.round
-        prescreen = Prescreen(simulator, plan.space, plan.seed, sampler_seed) if simulator else None
-        self._prescreen = prescreen
-        self._knowledge = Knowledge(plan, runner, budget, prescreen)
+        allowance_s = plan.simulate_share * budget.seconds
+        self._prescreen = None
+        if simulator:
+            self._prescreen = Prescreen(
+                simulator, plan.space, plan.seed, sampler_seed, lambda: budget.elapsed_s, allowance_s
+            )
+        self._knowledge = Knowledge(plan, runner, budget, self._prescreen)
 
     def run(self) -> Result:
         """Does the round.
@@ -187,16 +191,13 @@ class Search:
         if self._prescreen is None:
             return
         self._announcer.doing("simulating")
-        until_s = self._budget.elapsed_s + self._plan.simulate_share * self._budget.seconds
         chunked = self._knowledge.chunked()
         by_hand = self._knowledge.by_hand or (chunked[-1] if chunked else None)
         if by_hand is not None:
             self._prescreen.take_telling_window(by_hand.config)
         for trial in self._knowledge.settled():
             self._prescreen.predict(trial.config)
-        count = self._plan.num_simulated
-        ratio = self._knowledge.race().pause_ratio
-        self._prescreen.search(count, ratio, lambda: self._budget.elapsed_s > until_s)
+        self._prescreen.search(self._plan.num_simulated, self._knowledge.race().pause_ratio)
         self._leave_idle_knobs()
         for ratio in _SCAN_RATIOS:
             for config in self._knowledge.race().first_of_each_policy():

@@ -18,7 +18,7 @@ class Plan:
         num_trials: live search trials at most; the budget may end the search before.
         num_simulated: configs tried in the simulator.
         replicates: on fresh traffic, that each candidate meets at least.
-        simulate_share: of the budget, that the simulator may take.
+        simulate_share: of the budget, that searching in the simulator may take.
         try_first: configs that did well elsewhere, worth a live trial each before anything else is tried.
         expected_run_s: a run's length until one has been made.
         floor: what no config can go below; None when it was not measured.

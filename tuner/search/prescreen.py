@@ -32,6 +32,9 @@ _MORE_WINDOWS = 31
 # Chosen, not measured: of the simulated trials so many are random, and scans go so many steps each way.
 _STARTUP_TRIALS = 40
 _SCAN_STEPS = 7
+# Of the search's allowance, when each of the others stops: chosen, not measured. Short traffic needs a
+# fraction of it; of a long trace a single simulation may take seconds.
+_TELLING_SHARE, _SCAN_SHARE, _CLOSER_SHARE = 0.25, 1.5, 2.0
 # Outcomes closer than this are the same. Chosen, not measured: far below what repeated live runs differ by.
 _SAME = 0.003
 
@@ -79,13 +82,26 @@ class Prescreen:
 
     Args:
         seed: of the study's window.
+        clock: of the budget, in seconds.
+        allowance_s: that the search may take; other windows and neighbours may take as much again.
 
     Attributes:
         found: predictions in the order they were made.
     """
 
-    def __init__(self, simulator: Evaluator, space: SearchSpace, seed: int, sampler_seed: int) -> None:
+    def __init__(
+        self,
+        simulator: Evaluator,
+        space: SearchSpace,
+        seed: int,
+        sampler_seed: int,
+        clock: Callable[[], float] = lambda: 0.0,
+        allowance_s: float = math.inf,
+    ) -> None:
         self._simulator = simulator
+        self._clock = clock
+        self._allowance_s = allowance_s
+        self._spent_s = 0.0
         self._space = space
         self._first = [seed]
         self._others = [simulated_seed(seed, index) for index in range(_MORE_WINDOWS)]
@@ -98,23 +114,24 @@ class Prescreen:
         """Has all configs meet a second window: that of the others in which the config's long requests wait
         longest. In the study's own one they may meet nobody, and then all configs look alike.
         """
-        ttfts_s = {
-            seed: _pooled_ttft([self._simulator.evaluate(config, seed, None)]) for seed in self._others
-        }
+        ttfts_s: dict[int, float] = {}
+        for seed in self._others:
+            if ttfts_s and not self._has_time(_TELLING_SHARE):
+                break
+            ttfts_s[seed] = _pooled_ttft([self._simulate(config, seed, None)])
         telling = max(ttfts_s, key=lambda seed: (math.isfinite(ttfts_s[seed]), ttfts_s[seed]))
         self._others.remove(telling)
         self._first.append(telling)
         self.found.clear()
 
-    def search(self, count: int, pause_ratio: float, out_of_time: Callable[[], bool]) -> None:
-        """Tries so many more configs.
+    def search(self, count: int, pause_ratio: float) -> None:
+        """Tries so many more configs, as long as there is time.
 
         Args:
             pause_ratio: measured ÷ predicted worst pause of the live trials so far.
-            out_of_time: asked before each config.
         """
         for _ in range(count):
-            if out_of_time():
+            if not self._has_time(1.0):
                 return
             trial = self._study.ask()
             self._tell(trial, self.predict(self._space.suggest(trial)), pause_ratio)
@@ -135,13 +152,13 @@ class Prescreen:
         """
         for step in range(-_SCAN_STEPS, _SCAN_STEPS + 1):
             near = scaled(config, ratio**step)
-            if self._space.contains(near):
+            if self._space.contains(near) and self._has_time(_SCAN_SHARE):
                 self.predict(near)
 
     def look_closer(self, configs: Iterable[SchedulerConfig]) -> None:
-        """Simulates these in more windows, the same for all."""
+        """Simulates these in more windows, the same for all, as long as there is time."""
         for config in configs:
-            if not self.predict(config).is_close:
+            if not self.predict(config).is_close and self._has_time(_CLOSER_SHARE):
                 limit_s = None if self.found[config].aborted else 2 * _LOOSE * self._space.slo_pause_s
                 self.found[config] = self._prediction(config, [*self._first, *self._others], limit_s)
 
@@ -180,8 +197,17 @@ class Prescreen:
         return bool(known) and all(known)
 
     def _prediction(self, config: SchedulerConfig, seeds: Sequence[int], limit_s: float | None) -> Prediction:
-        runs = [self._simulator.evaluate(config, seed, limit_s) for seed in seeds]
+        runs = [self._simulate(config, seed, limit_s) for seed in seeds]
         return _prediction(config, runs, len(self._first))
+
+    def _simulate(self, config: SchedulerConfig, seed: int, limit_s: float | None) -> Measurement:
+        started_s = self._clock()
+        run = self._simulator.evaluate(config, seed, limit_s)
+        self._spent_s += self._clock() - started_s
+        return run
+
+    def _has_time(self, share: float) -> bool:
+        return self._spent_s <= share * self._allowance_s
 
     def _tell(self, trial: Any, prediction: Prediction, pause_ratio: float) -> None:
         limit_s = self._space.slo_pause_s / pause_ratio

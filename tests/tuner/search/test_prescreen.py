@@ -74,7 +74,25 @@ def test_nothing_is_simulated_that_the_confirmation_will_meet() -> None:
     server = FakeServer(FakeClock())
     prescreen = Prescreen(server, SPACE, SEED, 0)
     prescreen.take_telling_window(BASE)
-    prescreen.search(5, 1.0, lambda: False)
+    prescreen.search(5, 1.0)
     prescreen.look_closer(list(prescreen.found))
     assert all(prescreen.is_close([config]) for config in prescreen.found)
     assert not any(is_confirmed(seed, SEED) for seed in server.seeds)
+
+
+def test_simulations_of_long_traffic_end_when_their_time_is_up() -> None:
+    clock = FakeClock()
+    prescreen = Prescreen(FakeServer(clock), SPACE, SEED, 0, clock, allowance_s=100.0)
+    prescreen.take_telling_window(BASE)
+    assert clock.now_s < 50.0
+    prescreen.search(300, 1.0)
+    assert 100.0 < clock.now_s < 140.0
+    found = list(prescreen.found)
+    for config in found:
+        prescreen.scan(config, 1.07)
+    prescreen.look_closer(found)
+    assert clock.now_s < 600.0  # what had begun is ended: one config in 33 windows
+    before_s = clock.now_s
+    prescreen.look_closer(list(prescreen.found))
+    prescreen.search(10, 1.0)
+    assert clock.now_s == before_s
