@@ -68,3 +68,16 @@ def test_a_slow_repeat_that_cannot_be_checked_is_no_drift(tmp_path: Path) -> Non
     DriftControl(runner, Silence()).check(before, 0.04, 9.0, [])
     statuses = [t.status for t in bench.studies.trials(bench.study)]
     assert statuses == [*[TrialStatus.DONE] * 2, *[TrialStatus.INVALID] * 3]
+
+
+@pytest.mark.parametrize(("slowness", "still_holds"), [(1.6, True), (0.6, False)])
+def test_what_was_stopped_early_holds_on_a_slower_machine_only(
+    tmp_path: Path, slowness: float, still_holds: bool
+) -> None:
+    bench = StudyBench(tmp_path, num_trials=10)
+    server = FakeServer(bench.clock)
+    server.slow_after(10, slowness)
+    bench.run(server)
+    first_rule = bench.studies.trials(bench.study)[1]
+    assert first_rule.config["prefill_chunk_tokens"] == 512
+    assert first_rule.status is (TrialStatus.ABORTED if still_holds else TrialStatus.SUSPECT)
