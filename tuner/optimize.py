@@ -34,7 +34,9 @@ from tuner.reporting.report import Subject, to_json
 from tuner.reporting.terminal import TerminalAnnouncer
 from tuner.runner import Runner
 from tuner.search.asker import Asker
+from tuner.search.conclusion import Result, out_of_reach
 from tuner.search.limits import Floor, floor_of
+from tuner.search.plan import Plan
 from tuner.search_space import SearchSpace
 from tuner.server.config_setter import restoring
 from tuner.server.engine_client import EngineClient
@@ -45,7 +47,7 @@ from tuner.store.database import check_writable, open_database
 from tuner.store.models import StudyRow, StudyStatus
 from tuner.store.optuna_storage import explained, open_optuna
 from tuner.store.studies import Studies
-from tuner.study import Plan, Result, Search, out_of_reach
+from tuner.study import Search
 from tuner.traffic.offered import Traffic
 from tuner.transfer import find_earlier, measure_or_reuse
 from tuner.trials import Trial

@@ -6,71 +6,26 @@ the next step begins, so that a study killed at any moment goes on from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from engine.core.config import SchedulerConfig
 from tuner.announce import Announcer
 from tuner.budget import Budget
 from tuner.errors import Interrupted, TunerError
-from tuner.runner import Runner, relative_error
+from tuner.runner import Runner
 from tuner.search.asker import Asker
-from tuner.search.claim import Claim, claim_of
-from tuner.search.confirm import Confirmer, Verdict
-from tuner.search.limits import IMPOSSIBLE_HELP, Bound, Floor, bound_of, unfair_bound
+from tuner.search.conclusion import Result, conclude
+from tuner.search.confirm import Confirmer
 from tuner.search.live import LiveSearch
-from tuner.search.objective import Score
 from tuner.search.plan import Plan
 from tuner.search.prescreen import Prescreen
 from tuner.search.state import Knowledge, numbers_of
 from tuner.search_space import MIN_CHUNK_TOKENS, fixed_chunks, unchunked
 from tuner.store.models import TrialKind, TrialStatus
-from tuner.trials import Outcome, Trial, pool
-
-__all__ = ["Plan", "Result", "Search", "out_of_reach"]
+from tuner.trials import Trial
 
 RULE_STARTS_AT_TOKENS = 1024
 # Sizes next to the most promising are simulated too, first coarsely and then finely.
 _SCAN_RATIOS = (1.07, 1.02)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What a study found.
-
-    Attributes:
-        baseline: None when nothing had to be run to know that the SLO is out of reach.
-        rule_of_thumb: None when no chunk size could be tried (prompts shorter than the smallest).
-        winner: None when nothing keeps the SLO.
-        claim: what its confirmation proves.
-        keep_current: the winner is what the server had already.
-        smallest: the run with the smallest pause: what can be had, and its price.
-        bound: what keeps it from being smaller, when nothing won.
-        idle_knobs: that do nothing on this traffic and were left alone.
-        live_trials: runs of this study that ended and count.
-        set_aside: runs that count no more: paused out of all proportion, or of a machine that has changed.
-        unmeasured: of each config that could not be measured: why, and what to change.
-        simulator_error_ttft, simulator_error_pause: medians over whole runs.
-        simulator_error_runs: how many had a pause to compare.
-        out_of_time: candidates were left untried.
-    """
-
-    smallest: Outcome
-    baseline: Outcome | None = None
-    rule_of_thumb: Outcome | None = None
-    winner: Outcome | None = None
-    winner_number: int | None = None
-    claim: Claim | None = None
-    keep_current: bool = False
-    bound: Bound | None = None
-    idle_knobs: tuple[str, ...] = ()
-    live_trials: int = 0
-    set_aside: int = 0
-    unmeasured: tuple[str, ...] = ()
-    simulated_trials: int = 0
-    simulator_error_ttft: float | None = None
-    simulator_error_pause: float | None = None
-    simulator_error_runs: int = 0
-    out_of_time: bool = False
 
 
 class Search:
@@ -121,7 +76,8 @@ class Search:
         self._try_current()
         LiveSearch(self._knowledge, self._asker, self._announcer).run()
         self._runner.await_others()
-        return self._result(baseline, rule, self._confirm())
+        verdict = Confirmer(self._knowledge, self._announcer).run()
+        return conclude(self._knowledge, baseline, rule, verdict)
 
     def help(self) -> None:
         """Makes live trials of a search that another process leads, as long as it wants any."""
@@ -225,102 +181,3 @@ class Search:
         if not studies.num_predictions(study):
             found = self._prescreen.found.values()
             studies.add_predictions(study, [(p.config, p.summary, p.aborted) for p in found])
-
-    # -- the verdict -----------------------------------------------------------------------------------
-
-    def _confirm(self) -> Verdict:
-        return Confirmer(self._knowledge, self._announcer).run()
-
-    def _smallest(self) -> Outcome:
-        """The config whose worst run paused least: one lucky run is no promise, and a run that was cut short
-        none at all.
-        """
-        by_config: dict[SchedulerConfig, list[Trial]] = {}
-        for trial in self._knowledge.settled():
-            if trial.worst_pause_s is not None:
-                by_config.setdefault(trial.config, []).append(trial)
-        outcomes = [pool(trials) for trials in by_config.values()]
-        return min(outcomes, key=_promise, default=pool([self._runner.trials[0]]))
-
-    def _result(self, baseline: Trial, rule: Trial | None, verdict: Verdict) -> Result:
-        self._runner.refresh()  # what was set aside is in the store alone
-        live = [t for t in self._runner.trials if t.is_complete]
-        ttfts = [(t.predicted_long_ttft_s, t.long_ttft_p95_s) for t in live]
-        pauses = [(t.predicted_worst_pause_s, t.worst_pause_s) for t in live]
-        smallest = self._smallest()
-        winner = pool(verdict.runs) if verdict.runs else None
-        return Result(
-            baseline=pool([self._latest(baseline)]),
-            rule_of_thumb=pool([self._latest(rule)]) if rule else None,
-            winner=winner,
-            winner_number=verdict.runs[0].number if verdict.runs else None,
-            claim=self._claim(verdict) if verdict.runs else None,
-            keep_current=winner is not None and winner.config == self._plan.space.base,
-            smallest=smallest,
-            bound=None if winner else self._bound(smallest),
-            idle_knobs=self._knowledge.idle_knobs,
-            live_trials=len(self._knowledge.settled()),
-            set_aside=sum(t.status is TrialStatus.SUSPECT for t in self._runner.trials),
-            unmeasured=tuple(self._runner.unmeasured),
-            simulated_trials=len(self._prescreen.found) if self._prescreen else 0,
-            simulator_error_ttft=relative_error(ttfts),
-            simulator_error_pause=relative_error(pauses),
-            simulator_error_runs=sum(all(both) for both in pauses),
-            out_of_time=verdict.out_of_time or self._was_cut(),
-        )
-
-    def _latest(self, trial: Trial) -> Trial:
-        """The same run as it came out last: it is made again when the machine has changed."""
-        same = [t for t in self._knowledge.settled() if (t.kind, t.config) == (trial.kind, trial.config)]
-        return same[-1] if same else trial
-
-    def _was_cut(self) -> bool:
-        """The budget ended before the search did."""
-        return self._knowledge.num_searched() < self._plan.num_trials and self._budget.left_s <= 0
-
-    def _claim(self, verdict: Verdict) -> Claim:
-        round_ = self._runner.study.round
-        spoiled = (TrialStatus.INVALID, TrialStatus.LOST)
-        tried = [t for t in self._runner.trials if t.kind is TrialKind.CONFIRM and t.round == round_]
-        return claim_of(
-            verdict.runs, [t for t in tried if t.status not in spoiled], self._plan.num_fresh, verdict.narrow
-        )
-
-    def _bound(self, smallest: Outcome) -> Bound:
-        race = self._knowledge.race()
-        standing = race.of(smallest.config)
-        floor = self._plan.floor or Floor(0.0, 0.0)
-        if (smallest.worst_pause_s or 0.0) <= self._plan.slo_pause_s and (price := self._unfair_price()):
-            return unfair_bound(price)
-        predicted_s = standing.pause.median_s if standing and self._prescreen else None
-        least_s = min((one.pause.median_s for one in race.standings), default=0.0)
-        hopeful = self._prescreen is None or least_s <= self._plan.slo_pause_s
-        return bound_of(smallest, floor, self._plan.slo_pause_s, predicted_s, hopeful)
-
-    def _unfair_price(self) -> Score | None:
-        """What others paid in the last run that kept the SLO, if that is what spoke against it."""
-        kept = [
-            t for t in self._knowledge.settled() if t.is_complete and self._knowledge.score(t).pause <= 0.0
-        ]
-        price = self._knowledge.score(kept[-1]) if kept else None
-        return None if price is None or price.fair else price
-
-
-def out_of_reach(floor: Floor, slo_pause_s: float, config: SchedulerConfig) -> Result:
-    """The verdict when no config can keep the SLO, as was measured before any was tried."""
-    why = floor.verdict(slo_pause_s)
-    assert why is not None
-    outcome = Outcome(
-        config=config,
-        long_ttft_p95_s=None,
-        long_ttft_n=0,
-        worst_pause_s=max(floor.decode_s, floor.chunk_s),
-        shed_rate=0.0,
-        replicates=0,
-        num_requests=0,
-    )
-    return Result(smallest=outcome, bound=Bound(why, IMPOSSIBLE_HELP))
-
-
-def _promise(outcome: Outcome) -> tuple[bool, float]:
-    return outcome.is_bound, float("inf") if outcome.worst_pause_s is None else outcome.worst_pause_s

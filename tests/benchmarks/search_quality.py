@@ -38,11 +38,12 @@ from tuner.paths import locate_database
 from tuner.runner import Runner
 from tuner.search.asker import Asker
 from tuner.search.objective import ABORT_RATIO, PENALTY_S
+from tuner.search.plan import Plan
 from tuner.search_space import MIN_CHUNK_TOKENS, fixed_chunks
 from tuner.store.database import open_database
 from tuner.store.models import StudyRow
 from tuner.store.studies import Studies, now
-from tuner.study import Plan, Search
+from tuner.study import Search
 
 # Whoever is worse by less than this is not told apart by the truth's windows.
 _AS_GOOD = 1.005

@@ -20,6 +20,8 @@ from tuner.evaluation.evaluators import Evaluator, Measurement
 from tuner.paths import locate_database
 from tuner.runner import Runner
 from tuner.search.asker import Asker
+from tuner.search.conclusion import Result
+from tuner.search.plan import Plan
 from tuner.search.state import Knowledge
 from tuner.search_space import SearchSpace
 from tuner.store.claims import Alone, Claims, FileClaims
@@ -27,7 +29,7 @@ from tuner.store.database import open_database
 from tuner.store.models import StudyRow
 from tuner.store.optuna_storage import open_optuna
 from tuner.store.studies import Studies, now
-from tuner.study import Plan, Result, Search
+from tuner.study import Search
 
 PROMPT_TOKENS = 1000
 SLO_S = 0.5

@@ -16,10 +16,10 @@ from tuner.reporting.findings import (
     ttft_title,
     unmeasured_of,
 )
+from tuner.search.conclusion import Result
 from tuner.server.engine_client import DEFAULT_URL
 from tuner.store.models import TrialKind
 from tuner.store.rows import finite
-from tuner.study import Result
 from tuner.trials import Outcome, Trial, pool
 
 

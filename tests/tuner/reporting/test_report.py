@@ -10,8 +10,8 @@ from engine.core.config import SchedulerConfig
 from tests.tuner.fakes import FakeClock, FakeServer, StudyBench
 from tuner.reporting import findings
 from tuner.reporting.report import Subject, to_json, to_text
+from tuner.search.conclusion import out_of_reach
 from tuner.search.limits import Floor
-from tuner.study import out_of_reach
 from tuner.trials import Trial
 
 SUBJECT = Subject(study="s", slo_pause_s=0.5, model="m", profile="p", db="evenflow.db", elapsed_s=12.0)
