@@ -15,6 +15,7 @@ _FRACTION = (0.3, 1.0)
 _RUNNING = (4, 8, 16)
 _SOLO = (0, 512, 2048)
 _ORDERS = tuple(order.value for order in PrefillOrder)
+_BESIDE_CHUNKING = ("solo_chunk_tokens", "prefill_order", "max_running_requests")
 _POLICIES = (PrefillPolicy.FIXED.value, PrefillPolicy.PACED.value)
 
 
@@ -65,12 +66,8 @@ class SearchSpace:
 
     def alternatives(self) -> dict[str, tuple[Any, ...]]:
         """What the knobs beside the chunking itself may be, as Optuna's parameters."""
-        known = {
-            "solo_chunk_tokens": _SOLO,
-            "prefill_order": _ORDERS,
-            "max_running_requests": self._running(),
-        }
-        return {name: choices for name, choices in known.items() if name not in self.idle}
+        known = zip(_BESIDE_CHUNKING, (_SOLO, _ORDERS, self._running()), strict=True)
+        return {name: choices for name, choices in known if name not in self.idle}
 
     def parameters(self, config: SchedulerConfig) -> dict[str, Any]:
         """What `suggest` must be told to pick this config, for `study.enqueue_trial`."""
@@ -152,8 +149,7 @@ def num_changes(config: SchedulerConfig, base: SchedulerConfig) -> int:
 
 def num_shared(one: SchedulerConfig, other: SchedulerConfig) -> int:
     """Of how many searched knobs, those of the chunking itself aside, both have the same value."""
-    names = ("solo_chunk_tokens", "prefill_order", "max_running_requests")
-    return sum(getattr(one, name) == getattr(other, name) for name in names)
+    return sum(getattr(one, name) == getattr(other, name) for name in _BESIDE_CHUNKING)
 
 
 def describe(config: SchedulerConfig) -> str:

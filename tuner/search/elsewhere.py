@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -40,9 +41,8 @@ class Elsewhere:
         ours, theirs = self._simulate(self._seed), self._simulate(seed)
         if ours is None or theirs is None:
             return replace(here, lost_rate=here.lost_rate + one, short_ttft_s=None)
-        short_s = here.short_ttft_s
-        if short_s is not None and ours.short_ttft_p95_s and theirs.short_ttft_p95_s:
-            short_s *= _CHANCE * max(1.0, theirs.short_ttft_p95_s / ours.short_ttft_p95_s)
+        harder = max(1.0, (theirs.short_ttft_p95_s or 0.0) / (ours.short_ttft_p95_s or math.inf))
+        short_s = here.short_ttft_s and _CHANCE * harder * here.short_ttft_s
         return Allowed(max(here.lost_rate, lost_rate(theirs.counts)) + one, short_s)
 
     def _simulate(self, seed: int) -> TrialSummary | None:

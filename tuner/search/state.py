@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from tuner.budget import Budget
 from tuner.runner import Runner
-from tuner.search.best import allowed_by, baseline_of, best_of, by_hand_of
+from tuner.search.best import allowed_by, baseline_of, best_of, by_hand_of, settled
 from tuner.search.elsewhere import Elsewhere
 from tuner.search.objective import ABORT_RATIO, Allowed, Score, score
 from tuner.search.plan import Plan
@@ -15,8 +15,6 @@ from tuner.search_space import describe, unchunked
 from tuner.store.models import TrialKind, TrialStatus
 from tuner.trials import Trial
 
-# Beside a confirmation's replicates: those of a candidate tried before, that fails or is near the border.
-_SPARE_RUNS = 3
 # So many of the cheapest are simulated in several windows, and as many of those that are then the cheapest.
 _CONTENDERS, _LOOKS = 8, 4
 
@@ -97,9 +95,8 @@ class Knowledge:
         return all(getattr(config, name) == getattr(base, name) for name in self.idle_knobs)
 
     def settled(self) -> list[Trial]:
-        """Runs that tell something."""
-        unscored = (TrialStatus.LOST, TrialStatus.INVALID, TrialStatus.SUSPECT)
-        return [trial for trial in self.runner.trials if trial.status not in unscored]
+        """Runs that ended and count."""
+        return settled(self.runner.trials)
 
     def score(self, trial: Trial) -> Score:
         allowed = self.allowed
@@ -120,10 +117,11 @@ class Knowledge:
     def has_time(self) -> bool:
         """Whether another run fits before the time that the confirmation needs.
 
-        As long as there is nothing to confirm, the whole budget goes into finding something.
+        As long as there is nothing to confirm, the whole budget goes into finding something. Then two
+        candidates must still fit: the first may fail, or be near the border.
         """
         near = any(t.is_complete and (t.worst_pause_s or 0.0) <= self.abort_s for t in self.chunked())
-        return self.budget.left_s > self.run_s * (1 + (self.plan.replicates + _SPARE_RUNS) * near)
+        return self.budget.left_s > self.run_s * (1 + 2 * self.plan.replicates * near)
 
     def chunked(self) -> list[Trial]:
         return [t for t in self.settled() if t.config.prefill_policy is not PrefillPolicy.WHOLE]

@@ -10,17 +10,21 @@ from engine.core.config import SchedulerConfig, parse_config
 from tests.tuner.fakes import SLO_S, FakeServer, StudyBench
 from tuner.announce import Silence
 from tuner.runner import Runner
+from tuner.search.conclusion import Result
 from tuner.search.control import DriftControl
 from tuner.search_space import fixed_chunks
-from tuner.store.models import TrialKind, TrialStatus
+from tuner.store.models import TrialKind, TrialRow, TrialStatus
+
+
+def study_of_a_machine_that_slows_down(folder: Path) -> tuple[Result, list[TrialRow]]:
+    bench = StudyBench(folder, num_trials=10)
+    server = FakeServer(bench.clock)
+    server.slow_after(9, 1.6)
+    return bench.run(server), list(bench.studies.trials(bench.study))
 
 
 def test_a_machine_that_has_become_slower_is_noticed(tmp_path: Path) -> None:
-    bench = StudyBench(tmp_path, num_trials=10)
-    server = FakeServer(bench.clock)
-    server.slow_after(9, 1.6)
-    result = bench.run(server)
-    trials = bench.studies.trials(bench.study)
+    result, trials = study_of_a_machine_that_slows_down(tmp_path)
     assert [t for t in trials if t.kind is TrialKind.CONTROL]
     assert [t for t in trials if t.status is TrialStatus.SUSPECT and "times as long" in t.problems]
     assert result.winner is not None
@@ -30,11 +34,7 @@ def test_a_machine_that_has_become_slower_is_noticed(tmp_path: Path) -> None:
 
 
 def test_what_others_are_judged_by_is_measured_again_on_a_changed_machine(tmp_path: Path) -> None:
-    bench = StudyBench(tmp_path, num_trials=10)
-    server = FakeServer(bench.clock)
-    server.slow_after(9, 1.6)
-    result = bench.run(server)
-    trials = bench.studies.trials(bench.study)
+    result, trials = study_of_a_machine_that_slows_down(tmp_path)
     old = [t for t in trials if t.number < 9 and t.status is TrialStatus.DONE]
     assert old == []
     baselines = [t for t in trials if t.kind is TrialKind.BASELINE]
