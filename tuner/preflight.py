@@ -83,6 +83,7 @@ def find_study(studies: Studies, wanted: Wanted) -> StudyRow | None:
         f"{what} {was}, not {asked}"
         for what, was, asked in (
             ("an SLO of", f"{study.slo_pause_s:g} s", f"{wanted.slo_pause_s:g} s"),
+            ("the seed", str(study.seed), str(wanted.seed)),
             (
                 "the profile",
                 study.profile,

@@ -11,6 +11,8 @@ import pytest
 
 from engine.core.trace import TraceHeader, TraceRow, format_header, format_row
 from tests.tuner.engines import QUICK_PROFILE, run_tuner, sim_engine
+from tuner.paths import locate_database
+from tuner.store.database import open_database
 
 
 class _Foreign(http.server.BaseHTTPRequestHandler):
@@ -191,6 +193,15 @@ def test_a_locked_database(tmp_path: Path) -> None:
     connection.execute("BEGIN EXCLUSIVE")
     assert "locked" in fails(tmp_path, 1, "optimize", "--slo-pause", "0.5s", "--db", str(file))
     connection.close()
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_damaged_database(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "evenflow.db"
+    open_database(locate_database(str(file)), create=True).dispose()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:8192] + bytes(len(whole) - 8192))
+    assert "is damaged" in fails(tmp_path, 1, command, "--db", str(file))
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:

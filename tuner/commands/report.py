@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -32,7 +33,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(file: Path, content: str) -> None:
+    """Whole or not at all: an earlier report is lost only to a new one."""
+    new = file.with_name(f".{file.name}.new")
     try:
-        file.write_text(content, encoding="utf-8")
+        if file.exists() and not file.is_file():  # a pipe, or /dev/stdout
+            file.write_text(content, encoding="utf-8")
+            return
+        new.write_text(content, encoding="utf-8")
+        new.replace(file)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
         raise TunerError(f"cannot write {file}: {error.strerror}; choose another --html") from error

@@ -115,6 +115,8 @@ def sentence_of(result: Mapping[str, Any]) -> str:
 
 def _longer(result: Mapping[str, Any]) -> str:
     """The winner against the baseline: by runs of both on the same requests, if there are such."""
+    if result["winner"]["config"] == result["baseline"]["config"]:
+        return "Chunking off keeps the SLO on this traffic"
     beside = result.get("winner_beside_baseline")
     if not beside and not (result.get("claim") or {}).get("num_windows", 1):
         beside = result["winner"]  # all runs met the same
@@ -154,10 +156,9 @@ def tested_of(result: Mapping[str, Any]) -> list[str]:
     shown = result.get("winner") or result.get("baseline") or result["smallest_pause"]
     if not shown["replicates"]:
         return ["Nothing was tested: what the server's steps take alone rules it out."]
-    each = shown["requests"] // max(1, shown["replicates"])
-    said = [
-        f"Tested: {shown['replicates']} × {each} requests; {result['live_trials']} live runs count in all."
-    ]
+    num, runs = shown["requests"], shown["replicates"]
+    tested = f"{num} requests in {runs} runs" if num % runs else f"{runs} × {num // runs} requests"
+    said = [f"Tested: {tested}; {result['live_trials']} live runs count in all."]
     claim = result.get("claim")
     if claim and claim.get("num_windows", 1):
         said.append("The rows above the winner's are one run each, of other requests of the same kind.")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from engine.core.config import SchedulerConfig
 from tuner.errors import EngineError, StaleConfigError
+from tuner.search_space import describe
 from tuner.server.engine_client import EngineClient
 
 # How long a config on trial stays in force when nobody is left to take it back. A process may be held up
@@ -53,6 +54,10 @@ class ConfigSetter:
         """After the server was restarted: its generations count anew."""
         self._current = self._client.config()
 
+    def in_force(self) -> SchedulerConfig:
+        """Raises: EngineError: the server does not answer."""
+        return self._client.config().config
+
     def restore(self) -> bool:
         """Puts the original config back; False when somebody else's is in force, which is left alone.
 
@@ -97,6 +102,8 @@ def restoring(setter: ConfigSetter, warn: Callable[[str], None]) -> Iterator[Non
         over.set()
         try:
             if not setter.restore():
-                warn("somebody else changed the server's config meanwhile; it was left as it is")
+                now, before = describe(setter.in_force()), describe(setter.original.config)
+                left = f"it was left as it is: {now}. Before the trials it was {before}"
+                warn(f"somebody else changed the server's config meanwhile; {left}")
         except EngineError as error:
             warn(f"the server's config could not be restored: {error}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, ExceptionContext, event, inspect
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlmodel import Session, SQLModel, create_engine, select
 
@@ -85,7 +85,9 @@ def _connect_immutable(file: Path) -> sqlite3.Connection:
 def _explained(location: DatabaseLocation, context: ExceptionContext) -> StoreError | None:
     """What is raised in place of SQLAlchemy's error, wherever the database is used."""
     error = context.sqlalchemy_exception
-    return StoreError(explain(location, error)) if isinstance(error, OperationalError) else None
+    # A damaged file is the base class itself; its other kinds are faults of ours.
+    is_its_own = isinstance(error, OperationalError) or type(error) is DatabaseError
+    return StoreError(explain(location, error)) if error and is_its_own else None
 
 
 def _check_file(file: Path, create: bool) -> None:
@@ -181,6 +183,8 @@ def explain(location: DatabaseLocation, error: BaseException) -> str:
     text = _first_line(error)
     if "disk is full" in text:
         return f"{location.shown} cannot grow: the disk is full; make room there or choose another --db"
+    if "malformed" in text:
+        return f"{location.shown} is damaged ({text}); put a copy in its place or choose another --db"
     if location.file is not None and not os.access(location.file.parent, os.W_OK):
         return (
             f"nothing can be written beside {location.file}, as SQLite must; copy it or choose another --db"

@@ -81,8 +81,9 @@ def test_a_percentile_is_named_with_its_samples(baseline: int, rule: int, winner
     assert findings.ttft_title({name: {"long_ttft_n": n} for name, n in rows.items()}) == title
 
 
-def outcome(long_ttft_s: float) -> dict[str, float]:
-    return {"long_ttft_p95_s": long_ttft_s, "worst_pause_s": 0.4}
+def outcome(long_ttft_s: float, chunk_tokens: int = 128) -> dict[str, object]:
+    config = {"prefill_chunk_tokens": chunk_tokens}
+    return {"long_ttft_p95_s": long_ttft_s, "worst_pause_s": 0.4, "config": config}
 
 
 @pytest.mark.parametrize(
@@ -93,13 +94,20 @@ def outcome(long_ttft_s: float) -> dict[str, float]:
         ({"winner_beside_baseline": outcome(4.0)}, "wait as long as before, on the same requests; nobody"),
         ({}, "wait 50% longer, though on other requests of the same kind; nobody"),
         ({"claim": {"num_windows": 0}}, "wait 50% longer, on the same requests; nobody"),
+        ({"baseline": outcome(4.0)}, "Chunking off keeps the SLO on this traffic; nobody"),
     ],
 )
 def test_the_wait_is_compared_on_the_same_requests_where_it_can_be(
     more: dict[str, object], said: str
 ) -> None:
-    result = {"baseline": outcome(4.0), "winner": outcome(6.0), "claim": {"num_windows": 3}}
+    result = {"baseline": outcome(4.0, 1024), "winner": outcome(6.0), "claim": {"num_windows": 3}}
     assert said in findings.sentence_of(result | more)
+
+
+@pytest.mark.parametrize(("requests", "said"), [(36, "3 × 12 requests"), (17, "17 requests in 3 runs")])
+def test_what_was_tested_is_counted_though_windows_differ(requests: int, said: str) -> None:
+    winner = outcome(6.0) | {"requests": requests, "replicates": 3}
+    assert f"Tested: {said};" in findings.tested_of({"winner": winner, "live_trials": 9})[0]
 
 
 def test_the_winners_own_runs_on_the_baselines_requests_are_kept(tmp_path: Path) -> None:
