@@ -25,11 +25,10 @@ from engine.mlx_backend.row import Row, draw
 _PREALLOCATED_OUTPUT_TOKENS: int = KVCache.step
 
 # Tokens' worth of a step that is left when the next one is launched: it must outlast the launch. On an H200
-# reading 128 tokens takes 15 ms and a launch 5 to 10 (our measurement, November 2026).
-_LEFT_TOKENS = 128
-# A step of many tokens would leave next to no layer, and one of few nearly all. Chosen; the README's figures
-# of a GPU are of 0.1. With 0.4, 8,000 tokens in chunks of 2,048 took 0.921 s there, not 0.925 to 0.929 s (one
-# run).
+# 8,000 tokens take 0.25 s in large chunks, so these take 10 ms, and a launch takes 7 to 19. With 128, TTFT in
+# chunks of 1,024 was 9 % longer, in chunks of 512 beside three streams 18 % (our measurement, November 2026).
+_LEFT_TOKENS = 320
+# A step of many tokens would leave next to no layer, and one of few nearly all. Chosen, not measured.
 _LEAST_LEFT_SHARE, _MOST_LEFT_SHARE = 0.1, 0.5
 # Layers that are launched first: they must outlast the launch of the others, and fit what MLX takes at once
 # (ten command buffers, about one a layer: `launches`). Chosen, not measured: of 32 layers these are six.

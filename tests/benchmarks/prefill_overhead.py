@@ -4,8 +4,9 @@ Needs mlx and mlx-lm alone, so that it can be taken to any machine with a GPU:
 
     python -m tests.benchmarks.prefill_overhead --streams 0 3
 
-Prints, for each chunk size, time to first token and its overhead over the same prompt read in one pass
-with nobody else there, the worst streaming pause, and the same for mlx-lm's own loops in the same run. Beside
+Prints, for each chunk size, time to first token, its overhead over the same prompt read in one pass with
+nobody else there, and how that compares with mlx-lm's one pass; the worst streaming pause; and the same for
+mlx-lm's own loops in the same run. Beside
 streams also what they notice when the prompt's row joins them: their gap at the join, next to the longest gap
 that a chunk made and to the gap of decoding with the new row.
 """
@@ -144,16 +145,18 @@ def main() -> None:
     args = parser.parse_args()
     loaded = build(args)
     long = random_prompt(99, args.prompt, args.vocab)
-    if args.peer:
-        peer_rows(loaded.model, long, args)
+    theirs = peer_rows(loaded.model, long, args) if args.peer else None
     executor = MlxExecutor(loaded)
     warm_up(executor, time.perf_counter)
     for streams in args.streams:
-        our_rows(executor, long, streams, args)
+        our_rows(executor, long, streams, args, theirs)
     executor.close()
 
 
-def our_rows(executor: MlxExecutor, long: list[int], streams: int, args: argparse.Namespace) -> None:
+def our_rows(
+    executor: MlxExecutor, long: list[int], streams: int, args: argparse.Namespace, theirs: Result | None
+) -> None:
+    """Args: theirs: mlx-lm's one pass."""
     print(f"\nours, {streams} streams", flush=True)
 
     def run(live: int, **knobs: object) -> Result:
@@ -162,14 +165,15 @@ def our_rows(executor: MlxExecutor, long: list[int], streams: int, args: argpars
 
     run(0, solo_chunk_tokens=0)
     whole = run(0, solo_chunk_tokens=0)
-    report("whole, alone", whole, whole)
+    report("whole, alone", whole, whole, theirs)
     if streams:
-        report("whole", run(streams, prefill_policy="whole"), whole)
+        report("whole", run(streams, prefill_policy="whole"), whole, theirs)
     for chunk in args.chunks:
-        report(str(chunk), run(streams, prefill_chunk_tokens=chunk, solo_chunk_tokens=chunk), whole)
+        report(str(chunk), run(streams, prefill_chunk_tokens=chunk, solo_chunk_tokens=chunk), whole, theirs)
 
 
-def peer_rows(model: nn.Module, long: list[int], args: argparse.Namespace) -> None:
+def peer_rows(model: nn.Module, long: list[int], args: argparse.Namespace) -> Result:
+    """Returns: the prompt in one pass."""
     print("\nmlx-lm", flush=True)
     bare(model, long, args.prompt, clear=True)
     whole = median_of(lambda: bare(model, long, args.prompt, clear=False), args.repeat)
@@ -180,11 +184,13 @@ def peer_rows(model: nn.Module, long: list[int], args: argparse.Namespace) -> No
         for chunk in args.chunks:
             run = partial(batch_generator, model, long, streams, chunk, args.vocab)
             report(f"{chunk}, {streams} streams", median_of(run, args.repeat), whole)
+    return whole
 
 
-def report(name: str, result: Result, whole: Result) -> None:
-    overhead = 100 * (result.ttft_s / whole.ttft_s - 1)
-    line = f"  {name:>18}  TTFT {result.ttft_s:7.3f} s  {overhead:+6.1f} %"
+def report(name: str, result: Result, whole: Result, theirs: Result | None = None) -> None:
+    line = f"  {name:>18}  TTFT {result.ttft_s:7.3f} s  {_overhead(result, whole)}"
+    if theirs:
+        line += f" (over mlx-lm's {_overhead(result, theirs)})"
     if result.join:
         chunk_ms, join_ms, decode_ms = (
             1e3 * gap_s for gap_s in (result.join.chunk_s, result.join.join_s, result.join.decode_s)
@@ -194,6 +200,10 @@ def report(name: str, result: Result, whole: Result) -> None:
             f"  gaps: chunk {chunk_ms:.0f}, join {join_ms:.0f}, decode {decode_ms:.0f} ms"
         )
     print(line, flush=True)
+
+
+def _overhead(result: Result, whole: Result) -> str:
+    return f"{100 * (result.ttft_s / whole.ttft_s - 1):+6.1f} %"
 
 
 if __name__ == "__main__":
