@@ -54,6 +54,8 @@ class ModelInfo:
         kv_block_tokens: KV is allocated in blocks of so many tokens.
         runs_ahead: `Executor.launch` returns at once, so that the host can be a step ahead of the device;
             otherwise it may block until the work is done.
+        chunk_grid_tokens: a device that prepares itself for each new shape does so less often for chunks that
+            are multiples of it; 1 where any length is as good.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ModelInfo:
     batches: bool = True
     kv_block_tokens: int = 1
     runs_ahead: bool = True
+    chunk_grid_tokens: int = 1
 
     def kv_tokens(self, request: Request) -> int:
         """KV that is allocated for a request when it has grown to its end."""

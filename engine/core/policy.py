@@ -16,6 +16,8 @@ UNLIMITED = 1 << 62
 # The oldest prompt gets at least this share of every chunk, whatever the order: without it a stream of
 # short prompts starves a long one for good (50 s to first token seen; our measurement, November 2026).
 OLDEST_SHARE = 0.25
+# Of a pause target: what goes to tokens whatever else a step costs. Chosen, not measured.
+LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class TokenBudget:
 
     def __post_init__(self) -> None:
         self.least_tokens = self.tokens // 4
+
+    def most_tokens(self, depth: int) -> int:
+        """What is left of it as one chunk at `depth`."""
+        return self.tokens
 
     def fits(self, prompt: Unread, share: float, extends: bool) -> int:
         """Tokens of the prompt that `share` of what is left pays for.
@@ -73,6 +79,9 @@ class TimeBudget:
         costs = self.pace.costs
         return int(costs.chunk_s / costs.prefill_token_s) if costs.prefill_token_s else 0
 
+    def most_tokens(self, depth: int) -> int:
+        return min(self.tokens, self.pace.costs.max_chunk_tokens(self.seconds, depth))
+
     def fits(self, prompt: Unread, share: float, extends: bool) -> int:
         seconds = self.seconds * share + (self._fixed_s if extends else 0.0)
         affordable = self.pace.costs.max_chunk_tokens(seconds, prompt.start)
@@ -90,13 +99,18 @@ class TimeBudget:
 
 
 def plan_prefill(
-    unread: Sequence[Unread], decoding: Work, config: SchedulerConfig, pace: Pace
+    unread: Sequence[Unread],
+    decoding: Work,
+    config: SchedulerConfig,
+    pace: Pace,
+    grid_tokens: int = 1,
 ) -> tuple[PrefillChunk, ...]:
     """The chunks one step reads.
 
     Args:
         unread: prompts in order of arrival.
         decoding: what the streams add to the step; nobody streams when it is empty.
+        grid_tokens: `chunk_grid_tokens` of the model; what the paced policy chooses lies on it.
     """
     if not unread:
         return ()
@@ -106,8 +120,8 @@ def plan_prefill(
     if config.prefill_policy is PrefillPolicy.WHOLE:
         return _whole(unread[0], ordered[0])
     if config.prefill_policy is PrefillPolicy.PACED:
-        budget = TimeBudget(seconds_beside(decoding, config, pace), pace.max_chunk_tokens, pace)
-        return _share(unread, ordered, budget)
+        chunks = _share(unread, ordered, paced_budget(decoding, config.pause_target_s, pace))
+        return tuple(_on_grid(chunk, grid_tokens) for chunk in chunks)
     return _share(unread, ordered, TokenBudget(tokens_beside(decoding, config)))
 
 
@@ -117,6 +131,18 @@ def _whole(oldest: Unread, first: Unread) -> tuple[PrefillChunk, ...]:
         return (_chunk(first, first.num_tokens),)
     share = math.ceil(first.num_tokens * OLDEST_SHARE / (1 - OLDEST_SHARE))
     return _chunk(oldest, min(oldest.num_tokens, share)), _chunk(first, first.num_tokens)
+
+
+def _on_grid(chunk: PrefillChunk, grid_tokens: int) -> PrefillChunk:
+    """Shorter by less than a quarter or a step of the grid, so that few lengths occur; as it is when it
+    completes its prompt.
+    """
+    if chunk.completes_prompt or not 1 < grid_tokens <= chunk.num_tokens:
+        return chunk
+    step = grid_tokens
+    while 8 * step <= chunk.num_tokens:
+        step *= 2
+    return replace(chunk, num_tokens=chunk.num_tokens // step * step)
 
 
 def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
@@ -131,9 +157,16 @@ def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
     return max(chunk_tokens - decoding.decode_rows, (chunk_tokens + 1) // 2)
 
 
-def seconds_beside(decoding: Work, config: SchedulerConfig, pace: Pace) -> float:
-    """What the paced policy's target leaves of a step beside the streams' tokens, as costs are predicted."""
-    return config.pause_target_s / pace.margin - pace.costs.seconds(decoding)
+def paced_budget(decoding: Work, target_s: float, pace: Pace) -> TokenBudget | TimeBudget:
+    """What a step of `target_s` has left beside the streams' tokens.
+
+    A target that nothing keeps must not stop all reading: a share of it always goes to tokens.
+    """
+    allowed = pace.allowance(target_s)
+    if allowed.seconds is None:
+        return TokenBudget(allowed.tokens)
+    left_s = allowed.seconds - pace.costs.seconds(decoding)
+    return TimeBudget(max(left_s, pace.costs.chunk_s + LEAST_SHARE * target_s), allowed.tokens, pace)
 
 
 def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostModel) -> list[Unread]:

@@ -184,7 +184,7 @@ class Scheduler:
             return ()
         unread = self._without_followers([self._unread(row, now_s) for row in rows])
         decoding = Work.of_decode(row.depth for row in decode).beside_chunks(self._model.one_pass)
-        chunks = plan_prefill(unread, decoding, self._config, self._pace)
+        chunks = plan_prefill(unread, decoding, self._config, self._pace, self._model.chunk_grid_tokens)
         return tuple(self._prefixes.cut(self._inside.running[chunk.request_id], chunk) for chunk in chunks)
 
     def _unread(self, row: Row, now_s: float) -> Unread:

@@ -17,6 +17,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from engine.mlx_backend.device import on_cuda
+
 _WORD_BITS = 32
 _BITS = (2, 4, 8)  # those that do not straddle words
 _DTYPES = (mx.float16, mx.bfloat16)
@@ -88,14 +90,10 @@ def least_dense_tokens(layers: Sequence[nn.QuantizedLinear]) -> float:
     alike: dict[tuple[int, ...], list[nn.QuantizedLinear]] = {}
     for layer in filter(fits, layers):
         alike.setdefault(layer.weight.shape, []).append(layer)
-    if not alike or not _on_cuda():
+    if not alike or not on_cuda():
         return math.inf
     most = max(alike.values(), key=lambda group: sum(layer.weight.size for layer in group))
     return next((n for n in _TRIED_TOKENS if _dense_is_faster(most, n)), math.inf)
-
-
-def _on_cuda() -> bool:
-    return mx.default_device().type == mx.DeviceType.gpu and mx.cuda.is_available()
 
 
 def _dense_is_faster(layers: Sequence[nn.QuantizedLinear], num_tokens: int) -> bool:

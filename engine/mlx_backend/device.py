@@ -13,6 +13,10 @@ def on_cpu() -> bool:
     return bool(mx.default_device().type == mx.DeviceType.cpu)
 
 
+def on_cuda() -> bool:
+    return not on_cpu() and bool(mx.cuda.is_available())
+
+
 def memory_bytes() -> int:
     """Memory that weights and caches can share: the GPU's, or this machine's within its container."""
     if not on_cpu():

@@ -13,9 +13,9 @@ from mlx_lm.models.cache import KVCache
 from engine.core.executor import ModelInfo
 from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
-from engine.mlx_backend import launches
+from engine.mlx_backend import cuda_attention, launches
 from engine.mlx_backend.checkpoints import Checkpoints
-from engine.mlx_backend.device import on_cpu
+from engine.mlx_backend.device import on_cpu, on_cuda
 from engine.mlx_backend.forward import Forward, Segment
 from engine.mlx_backend.model import LoadedModel
 from engine.mlx_backend.row import Row, draw
@@ -46,6 +46,7 @@ class MlxExecutor:
             batches=forward.batches,
             kv_block_tokens=KVCache.step,
             runs_ahead=not on_cpu(),
+            chunk_grid_tokens=cuda_attention.GRID_TOKENS if on_cuda() else 1,
         )
         self._forward: Forward | None = forward
         self._rows: dict[str, Row] = {}

@@ -111,7 +111,9 @@ class ModelRoutes:
     def _describe(self) -> dict[str, Any]:
         """OpenAI's object, and what a simulation of this server must know of its model."""
         model = self._loaded()
-        own = ("kv_capacity_tokens", "kv_block_tokens", "one_pass", "batches", "runs_ahead")
+        own = (
+            "kv_capacity_tokens", "kv_block_tokens", "one_pass", "batches", "runs_ahead", "chunk_grid_tokens",
+        )  # fmt: skip
         checkpoints = model.checkpoints and dataclasses.asdict(model.checkpoints)
         return {
             "id": self._service.served_name,

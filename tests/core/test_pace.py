@@ -1,55 +1,86 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
-from engine.core.cost_model import UNFITTED, Work
-from engine.core.pace import Pace
+from engine.core.config import parse_config
+from engine.core.cost_fit import fit_cost_model
+from engine.core.cost_model import UNFITTED, CostModel, Work
+from engine.core.errors import FitError
+from engine.core.events import Event, StepRecord
+from engine.core.pace import Allowance, Pace
+from engine.core.pipeline import Pipeline
 from engine.core.plan import PrefillChunk
+from engine.core.scheduler import Scheduler, run_step
+from engine.sim.executor import SimExecutor, VirtualClock
 from engine.sim.simulate import simulate
 from tests.core.fakes import MODEL, Engine, request
 
 CHUNK = Work.of_prefill([PrefillChunk("p", 0, 100, False)])
 DECODE = Work.of_decode([100, 200])
+STEP_S = UNFITTED.seconds(CHUNK + DECODE)
 
 
 def fed(ratios: list[float], proven: bool = True) -> Pace:
     pace = Pace(UNFITTED, proven)
     for ratio in ratios:
-        pace.note(CHUNK + DECODE, UNFITTED.seconds(CHUNK + DECODE) * ratio)
+        pace.note(CHUNK + DECODE, STEP_S * ratio)
     return pace
 
 
-def test_slow_steps_widen_the_margin_and_a_lone_stall_does_not() -> None:
-    assert fed([1.4] * 64).margin == pytest.approx(1.4)
-    assert fed([1.0] * 63 + [20.0]).margin == pytest.approx(1.0)
+def seconds(pace: Pace, target_s: float = 1.0) -> float | None:
+    return pace.allowance(target_s).seconds
 
 
-def test_fast_steps_never_narrow_it_below_the_model() -> None:
-    assert fed([0.5] * 64).margin == 1.0
+def test_slow_steps_leave_less_of_the_target_and_a_lone_stall_does_not() -> None:
+    assert seconds(fed([1.4] * 64)) == pytest.approx(1.0 - 0.4 * STEP_S)
+    assert seconds(fed([1.0] * 63 + [20.0])) == pytest.approx(1.0)
+
+
+def test_fast_steps_leave_more_but_no_more_than_twice_as_much() -> None:
+    assert seconds(fed([0.8] * 64)) == pytest.approx(1.0 + 0.2 * STEP_S)
+    assert seconds(fed([0.1] * 64), target_s=0.1) == 0.2
+
+
+def test_what_holds_small_steps_up_is_no_share_of_large_ones() -> None:
+    """A step that reads one token can be held up for as long as the step itself lasts."""
+    pace = Pace(UNFITTED)
+    small = Work.of_prefill([PrefillChunk("p", 0, 1, False)])
+    for late_s in [0.0, 0.0, 0.0, 0.05] * 16:
+        pace.note(small, UNFITTED.seconds(small) + late_s)
+    assert seconds(pace) == pytest.approx(0.95)
 
 
 def test_only_steps_that_read_are_compared() -> None:
     pace = fed([1.0] * 64)
     for _ in range(64):
         pace.note(DECODE, 3 * UNFITTED.seconds(DECODE))
-    assert pace.margin == pytest.approx(1.0)
+    assert seconds(pace) == pytest.approx(1.0)
 
 
-def test_an_unproven_model_is_used_with_care_and_only_doubles_what_was_tried() -> None:
+def test_an_unproven_model_is_used_with_care_and_no_further_than_speed_vouches_for() -> None:
     pace = Pace(UNFITTED)
-    assert pace.margin == 1.5
-    assert pace.max_chunk_tokens == 32
+    assert pace.allowance(0.6) == Allowance(32, pytest.approx(0.4))
     pace.note(CHUNK, 0.1)
-    assert pace.max_chunk_tokens == 200
+    assert pace.allowance(0.6) == Allowance(600, pytest.approx(0.4))
+
+
+def test_where_the_model_says_nothing_speed_decides() -> None:
+    free = replace(UNFITTED, prefill_token_s=0.0, prefill_token_depth_s=0.0)
+    pace = Pace(free)
+    for num_tokens in [100, 200, 150] * 10:
+        pace.note(Work.of_prefill([PrefillChunk("p", 0, num_tokens, False)]), num_tokens / 1000)
+    assert pace.allowance(0.3) == Allowance(300, None)
 
 
 def test_doubt_brings_the_first_care_back() -> None:
     pace = fed([1.0] * 64, proven=False)
-    assert pace.margin == pytest.approx(1.0)
+    assert seconds(pace) == pytest.approx(1.0)
     pace.doubt()
-    assert pace.margin == 1.5
+    assert seconds(pace) == pytest.approx(1 / 1.5)
 
 
 def test_a_machine_that_slows_down_keeps_its_pause_target() -> None:
@@ -67,3 +98,59 @@ def test_a_machine_that_slows_down_keeps_its_pause_target() -> None:
     gaps = [b.at_s - a.at_s for r in slow.records for a, b in zip(r.events, r.events[1:], strict=False)]
     late = [gap for gap in gaps if gap > 0.5 * 1.1]
     assert len(late) < 0.02 * len(gaps)
+
+
+class Hosted(CostModel):
+    """A device that waits for a host: each step takes as long as the slower of the two."""
+
+    HOST_S, HOST_ROW_S = 0.016, 0.0095
+
+    def seconds(self, work: Work) -> float:
+        host_s = self.HOST_S + self.HOST_ROW_S * work.decode_rows if work.prefill_tokens else 0.0
+        return max(host_s, super().seconds(work))
+
+
+def costs_of(**knobs: str | float) -> tuple[float, float]:
+    """Long prompts beside three streams, one after the other, on a device whose costs are learned on the way.
+
+    Returns:
+        Of all prompts but the first few: the longest step that read, and mean time to first token; seconds.
+    """
+    clock = VirtualClock()
+    model = replace(MODEL, context_tokens=64_000, kv_capacity_tokens=1 << 20)
+    device = Hosted(0.01, 2.65e-5, 5e-10, 0.003, 0.006, 0.0)
+    limits = {"max_queue_wait_s": 86400, "max_waiting_prefill_tokens": 1 << 30}
+    scheduler = Scheduler(model, parse_config({**limits, **knobs}))
+    pipeline = Pipeline(SimExecutor(model, device, clock))
+    records: list[StepRecord] = []
+    firsts: dict[str, float] = {}
+
+    def took(record: StepRecord, events: list[Event]) -> None:
+        records.append(record)
+        firsts.update((event.request_id, clock()) for event in events if event.request_id not in firsts)
+
+    for index in range(3):
+        scheduler.submit(request(f"stream{index}", 64, 30_000))
+    while len(records) < 32:
+        run_step(scheduler, pipeline, clock, took)
+    ttfts_s, num_before = [], 0
+    for index in range(24):
+        if index == 8:
+            num_before = len(records)
+        name, sent_at_s = f"long{index}", clock()
+        scheduler.submit(request(name, 8000, 2, sent_at_s))
+        while name not in firsts:
+            run_step(scheduler, pipeline, clock, took)
+        with suppress(FitError):  # too few steps yet
+            scheduler.calibrate(fit_cost_model(records).costs)
+        ttfts_s.append(firsts[name] - sent_at_s)
+    longest_s = max(record.duration_s for record in records[num_before:] if record.prefill)
+    return longest_s, fmean(ttfts_s[8:])
+
+
+@pytest.mark.parametrize("target_s", [0.06, 0.1, 0.3])
+def test_a_device_that_waits_for_its_host_keeps_its_target_and_wastes_none_of_it(target_s: float) -> None:
+    longest_s, ttft_s = costs_of(prefill_policy="paced", pause_target_s=target_s)
+    assert longest_s <= 1.1 * target_s
+    fixed = [costs_of(prefill_chunk_tokens=chunk) for chunk in (256, 512, 1024, 2048, 4096, 8192)]
+    assert ttft_s <= 1.1 * min(kept_s for step_s, kept_s in fixed if step_s <= 1.1 * target_s)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from engine.core.config import PrefillOrder, SchedulerConfig, parse_config
 from engine.core.cost_model import UNFITTED, CostModel, Work
 from engine.core.pace import Pace
-from engine.core.policy import Unread, order_prompts, plan_prefill
+from engine.core.policy import LEAST_SHARE, Unread, order_prompts, plan_prefill
 
 STREAMS = Work.of_decode([100, 200, 300])
 NOBODY = Work()
@@ -81,9 +81,37 @@ def test_paced_reads_the_largest_chunk_that_keeps_the_target(start: int, target_
     config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
     (chunk,) = plan_prefill(unread(100_000, start=start), STREAMS, config, KNOWN)
     step_s = UNFITTED.seconds(STREAMS + Work.of_prefill([chunk]))
-    assert step_s <= target_s + 1e-9 or chunk.num_tokens == 1
+    tokens_s = step_s - UNFITTED.seconds(STREAMS) - UNFITTED.chunk_s
+    assert step_s <= target_s + 1e-9 or tokens_s <= LEAST_SHARE * target_s + 1e-9 or chunk.num_tokens == 1
     larger = UNFITTED.prefill_seconds(chunk.num_tokens + 1, start) + UNFITTED.seconds(STREAMS)
     assert larger > target_s - 1e-9
+
+
+@given(st.integers(0, 8000), st.floats(0.1, 50.0))
+def test_a_paced_chunk_lies_on_the_grid_at_little_loss(start: int, target_s: float) -> None:
+    config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
+    prompts = unread(100_000, start=start)
+    (anywhere,) = plan_prefill(prompts, STREAMS, config, KNOWN)
+    (chunk,) = plan_prefill(prompts, STREAMS, config, KNOWN, grid_tokens=256)
+    if anywhere.num_tokens < 256:
+        assert chunk == anywhere
+    else:
+        lost = anywhere.num_tokens - chunk.num_tokens
+        assert chunk.num_tokens % 256 == 0
+        assert 0 <= lost < max(256, anywhere.num_tokens / 4)
+
+
+def test_the_end_of_a_prompt_need_not_lie_on_the_grid() -> None:
+    config = parse_config({"prefill_policy": "paced", "pause_target_s": 60})
+    (chunk,) = plan_prefill(unread(1111), STREAMS, config, KNOWN, grid_tokens=256)
+    assert chunk.completes_prompt
+
+
+def test_a_target_that_nothing_keeps_does_not_stop_all_reading() -> None:
+    many = Work.of_decode([2000] * 64)
+    config = parse_config({"prefill_policy": "paced", "pause_target_s": 0.2})
+    (chunk,) = plan_prefill(unread(5000), many, config, KNOWN)
+    assert chunk.num_tokens == int(LEAST_SHARE * 0.2 / UNFITTED.prefill_token_s)
 
 
 def test_a_later_paced_chunk_is_smaller() -> None:

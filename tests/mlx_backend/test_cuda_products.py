@@ -10,7 +10,7 @@ from engine.mlx_backend import cuda_products
 from engine.mlx_backend.cuda_products import dense_product, dense_weight, fits, least_dense_tokens
 from engine.mlx_backend.projections import flatten_projections
 
-on_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="the kernel is CUDA's")
+needs_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="the kernel is CUDA's")
 
 
 def layer(
@@ -34,7 +34,7 @@ def library_weight(of: nn.QuantizedLinear) -> mx.array:
     return mx.dequantize(of.weight, scales, biases, of.group_size, of.bits)
 
 
-@on_cuda
+@needs_cuda
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -45,7 +45,7 @@ def test_weights_are_written_out_as_they_are(bits: int, group_size: int, dtype: 
     assert mx.array_equal(found, wanted.astype(dtype))
 
 
-@on_cuda
+@needs_cuda
 def test_a_dense_product_is_the_quantised_one() -> None:
     some = layer(bias=True)
     x = mx.random.normal((1, 40, 128)).astype(mx.bfloat16)
@@ -53,7 +53,7 @@ def test_a_dense_product_is_the_quantised_one() -> None:
     assert mx.max(mx.abs(found - wanted)).item() <= 0.02 * mx.max(mx.abs(wanted)).item()
 
 
-@on_cuda
+@needs_cuda
 def test_the_device_says_from_where_on_they_are_dense() -> None:
     # Both ways take as long as their launches with weights this small, and the dense one has two.
     assert least_dense_tokens([layer()]) > 64
@@ -78,7 +78,7 @@ def test_what_most_of_the_model_consists_of_decides(monkeypatch: pytest.MonkeyPa
         asked.append((len(layers), num_tokens))
         return num_tokens >= 200
 
-    monkeypatch.setattr(cuda_products, "_on_cuda", lambda: True)
+    monkeypatch.setattr(cuda_products, "on_cuda", lambda: True)
     monkeypatch.setattr(cuda_products, "_dense_is_faster", is_faster)
     assert least_dense_tokens([large, *small]) == 256
     assert asked == [(3, 64), (3, 128), (3, 256)]

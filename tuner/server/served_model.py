@@ -45,4 +45,5 @@ def model_info(entry: Mapping[str, Any], context_tokens: int) -> ModelInfo:
         one_pass=bool(said.get("one_pass", True)),
         batches=bool(said.get("batches", True)),
         runs_ahead=bool(said.get("runs_ahead", True)),
+        chunk_grid_tokens=int(said.get("chunk_grid_tokens", 1)),
     )
