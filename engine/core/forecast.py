@@ -9,8 +9,8 @@ from engine.core.admission import Load
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import Work
 from engine.core.executor import ModelInfo
-from engine.core.pace import Pace
-from engine.core.policy import UNLIMITED, paced_budget, tokens_beside
+from engine.core.pace import UNLIMITED, Pace
+from engine.core.policy import paced_budget, tokens_beside, tokens_on_grid
 from engine.core.request import Request
 from engine.core.row import Row
 
@@ -74,7 +74,8 @@ class Forecast:
             return tokens_beside(beside, config)
         # Halfway through a prompt is the average depth at which paced chunks are cut.
         depth = max(start + tokens // 2 for start, tokens in prompts)
-        return max(1, paced_budget(beside, config.pause_target_s, self._pace).most_tokens(depth))
+        most = paced_budget(beside, config.pause_target_s, self._pace).most_tokens(depth)
+        return max(1, tokens_on_grid(most, self._model.chunk_grid_tokens))
 
     def _slot_wait_s(
         self, request: Request, running: Sequence[Row], num_ahead: int, config: SchedulerConfig

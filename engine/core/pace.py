@@ -1,21 +1,21 @@
 """How far the cost model can be trusted right now, and so how much fits a step.
 
-The model's coefficients are fitted now and then; what another process, heat or an untried size does to
-a step shows at once in how it compared with the prediction. Predictions are stretched by that, and where they
-are worth nothing, tokens are counted instead.
+The model's coefficients are fitted now and then; what another process, heat or an untried size does to a step
+shows at once in how it compared with the prediction. What steps of late took beyond it is left free, and no
+chunk is larger than the speed of late vouches for.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from engine.core.cost_model import CostModel, Work
 from engine.core.quantiles import nearest_rank
 
-# The numbers below were chosen, none was measured by itself. Together they were: the p99 of paced steps came
-# to 0.97 to 1.08 of the target (tests/benchmarks/pace.py, November 2026; in the README).
+# The numbers below were chosen, none was measured by itself. Together they were: tests/benchmarks/pace.py, in
+# the README.
 
 # Three stalls of other programs among so many steps do not count, four do: 64 · 0.05 = 3.2. A few prompts are
 # as many steps, so that heat or a busy machine shows within seconds.
@@ -26,32 +26,19 @@ _MARGIN_QUANTILE = 0.95
 _ENOUGH = 8
 # A model that was not tried yet may be off by half: that is where a fit counts as none (`cost_fit`).
 _UNPROVEN_MARGIN = 1.5
-# How much surer speed must have been than the model to decide: chance alone makes some difference.
-_CLEARLY = 1.1
-# From this size on, eight doublings reach 8,192 tokens.
+# Of the target: what steps may be predicted to take where they came in sooner, and what goes to tokens in any
+# case, for a target that nothing keeps must not stop all reading.
+_MOST_SHARE = 2.0
+LEAST_SHARE = 0.25
 _FIRST_CHUNK_TOKENS = 32
-_UNLIMITED = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """What a step may do that is to last so long.
-
-    Attributes:
-        tokens: the most it may read.
-        seconds: the longest that it may be predicted to take; None where predictions are worth less than the
-            tokens alone.
-    """
-
-    tokens: int
-    seconds: float | None
+UNLIMITED = 1 << 62
 
 
 class Pace:
-    """A cost model with the margin that its recent errors ask for.
+    """A cost model, and how steps beside streams compared with it of late.
 
     Args:
-        proven: the model is known to be right (a simulated device runs on it); no bound on growth.
+        proven: the model is known to be right (a simulated device runs on it).
 
     Attributes:
         is_guess: nothing is known yet of what work costs here.
@@ -60,15 +47,16 @@ class Pace:
     def __init__(self, costs: CostModel, proven: bool = False) -> None:
         self.costs = costs
         self.is_guess = not proven
-        self._proven = proven
+        self._unproven_margin = 1.0 if proven else _UNPROVEN_MARGIN
+        self._bounded = not proven
         self._steps: deque[tuple[Work, float]] = deque(maxlen=_REMEMBERED)
-        self._timed: deque[tuple[Work, float]] = deque(maxlen=_REMEMBERED)
+        self._since_doubt = 0
 
     def note(self, work: Work, duration_s: float) -> None:
-        """Takes in one step; only those that read tell how well reading is predicted."""
-        if work.prefill_tokens and duration_s > 0:
+        """Takes in one step; only those that read while somebody streams are paced."""
+        if work.prefill_tokens and work.decode_rows:
             self._steps.append((work, duration_s))
-            self._timed.append((work, duration_s))
+            self._since_doubt += 1
 
     def learn(self, costs: CostModel) -> None:
         """What steps have told about costs."""
@@ -76,47 +64,52 @@ class Pace:
         self.is_guess = False
 
     def doubt(self) -> None:
-        """Something has changed: be as careful as at the start until new steps say otherwise."""
-        self._steps.clear()
+        """Something has changed: trust predictions as at the start, until new steps bear them out."""
+        self._since_doubt = 0
 
-    def allowance(self, target_s: float) -> Allowance:
-        """For a step that is to last `target_s`.
+    def trust_sizes(self) -> None:
+        """The costs are known to hold for chunks of any size."""
+        self._bounded = False
 
-        A step is judged in two ways: by the cost model, and by its tokens at the speed of late. Whichever was
-        surer of late decides. Speed also bounds what the model says: n times the tokens take at most n times
-        as long, for what a chunk costs beside its tokens is paid once.
-        """
-        if self._proven:
-            return Allowance(_UNLIMITED, self._seconds(target_s))
-        large = self._large()
-        if not large:
-            return Allowance(_FIRST_CHUNK_TOKENS, self._seconds(target_s))
-        slowness = [duration_s / work.prefill_tokens for work, duration_s in large]
-        ratios = [duration_s / max(self.costs.seconds(work), 1e-9) for work, duration_s in large]
-        if len(large) >= _ENOUGH and _CLEARLY * _spread(slowness) < _spread(ratios):
-            return Allowance(int(target_s / _quantile(slowness, _MARGIN_QUANTILE)), None)
-        vouched_for = int(target_s / _quantile(slowness, 0.5))
-        return Allowance(max(_FIRST_CHUNK_TOKENS, vouched_for), self._seconds(target_s))
+    def seconds(self, target_s: float) -> float:
+        """The longest that a step may be predicted to take that is to last `target_s`.
 
-    def _seconds(self, target_s: float) -> float:
-        """The target less what steps took beyond what was predicted. In seconds, not as a share: what holds a
+        Less by what steps took beyond their predictions: by seconds, not by a share, because what holds a
         small step up for 50 ms does the same to a large one.
         """
-        if len(self._steps) < _ENOUGH:
-            return target_s / (1.0 if self._proven else _UNPROVEN_MARGIN)
-        beyond = [duration_s - self.costs.seconds(work) for work, duration_s in self._steps]
-        return min(2 * target_s, target_s - _quantile(beyond, _MARGIN_QUANTILE))
+        num_compared = min(self._since_doubt, len(self._steps))
+        if num_compared < _ENOUGH:
+            return target_s / self._unproven_margin
+        compared = list(self._steps)[-num_compared:]
+        beyond = [duration_s - self.costs.seconds(work) for work, duration_s in compared]
+        return min(_MOST_SHARE * target_s, target_s - _quantile(beyond, _MARGIN_QUANTILE))
 
-    def _large(self) -> list[tuple[Work, float]]:
-        """The steps that read at least half as much as the largest: what a step costs beside its tokens
-        weighs least there.
+    def tokens(self, target_s: float, decoding: Work) -> int:
+        """The most tokens that steps so far vouch for within `target_s`, whatever the model says of them.
+
+        At like depth n times the tokens take at most n times as long, for what a chunk costs beside its
+        tokens is paid once. Where the host is slower than the device, a model can learn that tokens cost
+        nothing.
+
+        Args:
+            decoding: what the streams add to the step.
         """
-        largest = max((work.prefill_tokens for work, _ in self._timed), default=0)
-        return [(work, s) for work, s in self._timed if 2 * work.prefill_tokens >= largest]
+        if not self._bounded:
+            return UNLIMITED
+        largest = max((work.prefill_tokens for work, _ in self._steps), default=0)
+        large = [(work, s) for work, s in self._steps if 2 * work.prefill_tokens >= largest]
+        if not large:
+            return _FIRST_CHUNK_TOKENS
+        streams_then_s = _quantile([self._decode_seconds(work) for work, _ in large], 0.5)
+        more_s = max(0.0, self.costs.seconds(decoding) - streams_then_s)
+        quickest_s = min(duration_s for _, duration_s in self._steps)
+        reach_s = max(target_s - more_s, quickest_s + LEAST_SHARE * target_s)
+        token_s = _quantile([duration_s / work.prefill_tokens for work, duration_s in large], 0.5)
+        return max(_FIRST_CHUNK_TOKENS, int(reach_s / max(token_s, 1e-9)))
 
-
-def _spread(samples: Sequence[float]) -> float:
-    return _quantile(samples, _MARGIN_QUANTILE) / _quantile(samples, 0.5)
+    def _decode_seconds(self, work: Work) -> float:
+        """Of it, what goes to the rows that write."""
+        return self.costs.seconds(replace(work, num_chunks=0, prefill_tokens=0, prefill_token_depths=0.0))
 
 
 def _quantile(samples: Sequence[float], share: float) -> float:

@@ -8,16 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import CostModel, Work
-from engine.core.pace import Pace
+from engine.core.pace import LEAST_SHARE, UNLIMITED, Pace
 from engine.core.plan import PrefillChunk
-
-UNLIMITED = 1 << 62
 
 # The oldest prompt gets at least this share of every chunk, whatever the order: without it a stream of
 # short prompts starves a long one for good (50 s to first token seen; our measurement, November 2026).
 OLDEST_SHARE = 0.25
-# Of a pause target: what goes to tokens whatever else a step costs. Chosen, not measured.
-LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +40,6 @@ class TokenBudget:
 
     def __post_init__(self) -> None:
         self.least_tokens = self.tokens // 4
-
-    def most_tokens(self, depth: int) -> int:
-        """What is left of it as one chunk at `depth`."""
-        return self.tokens
 
     def fits(self, prompt: Unread, share: float, extends: bool) -> int:
         """Tokens of the prompt that `share` of what is left pays for.
@@ -80,6 +72,7 @@ class TimeBudget:
         return int(costs.chunk_s / costs.prefill_token_s) if costs.prefill_token_s else 0
 
     def most_tokens(self, depth: int) -> int:
+        """All of it as one chunk that begins at `depth`."""
         return min(self.tokens, self.pace.costs.max_chunk_tokens(self.seconds, depth))
 
     def fits(self, prompt: Unread, share: float, extends: bool) -> int:
@@ -110,7 +103,7 @@ def plan_prefill(
     Args:
         unread: prompts in order of arrival.
         decoding: what the streams add to the step; nobody streams when it is empty.
-        grid_tokens: `chunk_grid_tokens` of the model; what the paced policy chooses lies on it.
+        grid_tokens: `chunk_grid_tokens` of the model, which the paced policy heeds.
     """
     if not unread:
         return ()
@@ -134,15 +127,22 @@ def _whole(oldest: Unread, first: Unread) -> tuple[PrefillChunk, ...]:
 
 
 def _on_grid(chunk: PrefillChunk, grid_tokens: int) -> PrefillChunk:
-    """Shorter by less than a quarter or a step of the grid, so that few lengths occur; as it is when it
-    completes its prompt.
-    """
-    if chunk.completes_prompt or not 1 < grid_tokens <= chunk.num_tokens:
+    """As it is when it completes its prompt."""
+    if chunk.completes_prompt:
         return chunk
+    return replace(chunk, num_tokens=tokens_on_grid(chunk.num_tokens, grid_tokens))
+
+
+def tokens_on_grid(num_tokens: int, grid_tokens: int) -> int:
+    """Fewer by less than a quarter or a step of the grid, so that few lengths occur; as many where they are
+    fewer than the grid's.
+    """
+    if not 1 < grid_tokens <= num_tokens:
+        return num_tokens
     step = grid_tokens
-    while 8 * step <= chunk.num_tokens:
+    while 8 * step <= num_tokens:
         step *= 2
-    return replace(chunk, num_tokens=chunk.num_tokens // step * step)
+    return num_tokens // step * step
 
 
 def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
@@ -157,16 +157,11 @@ def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
     return max(chunk_tokens - decoding.decode_rows, (chunk_tokens + 1) // 2)
 
 
-def paced_budget(decoding: Work, target_s: float, pace: Pace) -> TokenBudget | TimeBudget:
-    """What a step of `target_s` has left beside the streams' tokens.
-
-    A target that nothing keeps must not stop all reading: a share of it always goes to tokens.
-    """
-    allowed = pace.allowance(target_s)
-    if allowed.seconds is None:
-        return TokenBudget(allowed.tokens)
-    left_s = allowed.seconds - pace.costs.seconds(decoding)
-    return TimeBudget(max(left_s, pace.costs.chunk_s + LEAST_SHARE * target_s), allowed.tokens, pace)
+def paced_budget(decoding: Work, target_s: float, pace: Pace) -> TimeBudget:
+    """What a step of `target_s` has left beside the streams' tokens."""
+    left_s = pace.seconds(target_s) - pace.costs.seconds(decoding)
+    least_s = pace.costs.chunk_s + LEAST_SHARE * target_s
+    return TimeBudget(max(left_s, least_s), pace.tokens(target_s, decoding), pace)
 
 
 def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostModel) -> list[Unread]:

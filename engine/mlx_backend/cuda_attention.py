@@ -14,6 +14,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from engine.mlx_backend.device import on_cuda
+
 # Plans that MLX holds (256 by itself): the grid has hundreds of shapes for contexts of 32,000 tokens.
 os.environ.setdefault("MLX_CUDA_SDPA_CACHE_SIZE", "1024")
 
@@ -26,7 +28,7 @@ def fits(queries: mx.array, keys: mx.array, cache: Any, mask: Any) -> bool:
     """Whether cuDNN would build a plan for this: the attention of a chunk to what came before it."""
     causal = isinstance(mask, str) and mask == "causal" and queries.shape[2] > 1
     plain = not hasattr(cache, "bits") and queries.dtype in _DTYPES
-    return causal and plain and queries.shape[-1] <= _MOST_HEAD_DIM and mx.cuda.is_available()
+    return causal and plain and queries.shape[-1] <= _MOST_HEAD_DIM and on_cuda()
 
 
 def causal_attention(

@@ -24,9 +24,10 @@ from engine.mlx_backend.row import Row, draw
 # measured: most answers end long before `max_tokens`, and memory for all of it would lie idle.
 _PREALLOCATED_OUTPUT_TOKENS: int = KVCache.step
 
-# Tokens' worth of a step that is left when the next one is launched: it must outlast the launch. On an H200
-# 8,000 tokens take 0.25 s in large chunks, so these take 10 ms, and a launch takes 7 to 19. With 128, TTFT in
-# chunks of 1,024 was 9 % longer, in chunks of 512 beside three streams 18 % (our measurement, November 2026).
+# Tokens' worth of a step that is left when the next one is launched, so that its first part arrives in time.
+# On an H200 these take 10 ms, and launching a first part 7 to 19. With 128 tokens, TTFT in chunks of 1,024 was
+# 9 % longer and beside three streams in chunks of 512 18 % (our measurement, November 2026). Not measured on
+# Metal: there a newcomer may wait so much longer, and nobody else.
 _LEFT_TOKENS = 320
 # A step of many tokens would leave next to no layer, and one of few nearly all. Chosen, not measured.
 _LEAST_LEFT_SHARE, _MOST_LEFT_SHARE = 0.1, 0.5

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from engine.mlx_backend.adapt import adapt_model
 from engine.mlx_backend.positions import select_positions
-from engine.mlx_backend.projections import flatten_projections
+from engine.mlx_backend.projections import flatten_projections, write_out_for_many
 from engine.mlx_backend.row_caches import Layout, UnbatchableCacheError, join_caches
 
 # Logits of a row among others may differ from those of the row alone by rounding: matrix products of other
@@ -55,6 +55,7 @@ class Forward:
         self._model = model
         adapt_model(model)
         flatten_projections(model)
+        write_out_for_many(model)
         self._selection = select_positions(model)
         self._selection.choose_last()
         self.vocab = int(model(mx.zeros((1, 1), mx.int32)).shape[-1])

@@ -4,7 +4,7 @@ A pass over several rows has its tokens as batch rows of one position, `(tokens,
 each of them with quantised weights by itself: on an H200 an 8B-class model took 23 s for a prompt that takes
 0.9 s as one matrix, and a decode step of three rows twice as long as of one (our measurement, November
 2026). So the tokens are put side by side, `(1, tokens, width)`, which moves no data. On CUDA many tokens are
-multiplied with the weights written out (`cuda_products`).
+multiplied with the weights written out (`cuda_products`): the same product but for rounding.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ def flatten_projections(model: nn.Module) -> None:
     for part in model.modules():
         if type(part) in _FLAT:
             part.__class__ = _FLAT[type(part)]
+
+
+def write_out_for_many(model: nn.Module) -> None:
+    """Makes flattened projections multiply with weights that are written out, from as many tokens
+    on as make that faster on this device.
+    """
     quantised = [part for part in model.modules() if isinstance(part, _QuantizedLinear)]
     least = cuda_products.least_dense_tokens(quantised)
     for part in filter(cuda_products.fits, quantised):

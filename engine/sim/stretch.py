@@ -70,8 +70,7 @@ class StretchScheduler(Scheduler):
     def __init__(self, model: ModelInfo, config: SchedulerConfig, costs: CostModel) -> None:
         super().__init__(model, config)
         self.calibrate(costs)
-        self._pace.note(Work(prefill_tokens=model.context_tokens), 0.0)
-        self._pace.doubt()
+        self._pace.trust_sizes()
 
     def num_alike(self) -> int:
         """How many of the next steps only write, to the same rows, unless somebody comes or leaves: all that

@@ -38,7 +38,7 @@ class Round:
     Attributes:
         steps_s: durations of the steps that read while somebody streamed.
         ttft_s: mean by prompt length.
-        records: all its steps.
+        records: all steps, those of rounds that do not count too.
     """
 
     steps_s: list[float] = field(default_factory=list)
@@ -67,8 +67,8 @@ def play(
     first = len(rig.records)
     waits = [_read_prompts(rig, args) for _ in range(args.rounds)]
     played = Round(ttft_s={length: fmean(wait[length] for wait in waits) for length in args.prompts})
-    played.records = rig.records[first:]
-    played.steps_s = [r.duration_s for r in played.records if r.prefill and r.work.decode_rows]
+    played.records = rig.records
+    played.steps_s = [r.duration_s for r in rig.records[first:] if r.prefill and r.work.decode_rows]
     rig.close()
     return played
 

@@ -190,7 +190,7 @@ def peer_rows(model: nn.Module, long: list[int], args: argparse.Namespace) -> Re
 def report(name: str, result: Result, whole: Result, theirs: Result | None = None) -> None:
     line = f"  {name:>18}  TTFT {result.ttft_s:7.3f} s  {_overhead(result, whole)}"
     if theirs:
-        line += f" (over mlx-lm's {_overhead(result, theirs)})"
+        line += f" (against mlx-lm's pass {_overhead(result, theirs)})"
     if result.join:
         chunk_ms, join_ms, decode_ms = (
             1e3 * gap_s for gap_s in (result.join.chunk_s, result.join.join_s, result.join.decode_s)

@@ -11,7 +11,7 @@ from engine.core.cost_fit import fit_cost_model
 from engine.core.cost_model import UNFITTED, CostModel, Work
 from engine.core.errors import FitError
 from engine.core.events import Event, StepRecord
-from engine.core.pace import Allowance, Pace
+from engine.core.pace import UNLIMITED, Pace
 from engine.core.pipeline import Pipeline
 from engine.core.plan import PrefillChunk
 from engine.core.scheduler import Scheduler, run_step
@@ -19,68 +19,91 @@ from engine.sim.executor import SimExecutor, VirtualClock
 from engine.sim.simulate import simulate
 from tests.core.fakes import MODEL, Engine, request
 
-CHUNK = Work.of_prefill([PrefillChunk("p", 0, 100, False)])
-DECODE = Work.of_decode([100, 200])
-STEP_S = UNFITTED.seconds(CHUNK + DECODE)
+DECODE = Work.of_decode([100, 200]).beside_chunks(one_pass=True)
+
+
+def chunk(num_tokens: int) -> Work:
+    return Work.of_prefill([PrefillChunk("p", 0, num_tokens, False)])
+
+
+STEP = chunk(100) + DECODE
+STEP_S = UNFITTED.seconds(STEP)
 
 
 def fed(ratios: list[float], proven: bool = True) -> Pace:
     pace = Pace(UNFITTED, proven)
     for ratio in ratios:
-        pace.note(CHUNK + DECODE, STEP_S * ratio)
+        pace.note(STEP, STEP_S * ratio)
     return pace
 
 
-def seconds(pace: Pace, target_s: float = 1.0) -> float | None:
-    return pace.allowance(target_s).seconds
-
-
 def test_slow_steps_leave_less_of_the_target_and_a_lone_stall_does_not() -> None:
-    assert seconds(fed([1.4] * 64)) == pytest.approx(1.0 - 0.4 * STEP_S)
-    assert seconds(fed([1.0] * 63 + [20.0])) == pytest.approx(1.0)
+    assert fed([1.4] * 64).seconds(1.0) == pytest.approx(1.0 - 0.4 * STEP_S)
+    assert fed([1.0] * 63 + [20.0]).seconds(1.0) == pytest.approx(1.0)
 
 
 def test_fast_steps_leave_more_but_no_more_than_twice_as_much() -> None:
-    assert seconds(fed([0.8] * 64)) == pytest.approx(1.0 + 0.2 * STEP_S)
-    assert seconds(fed([0.1] * 64), target_s=0.1) == 0.2
+    assert fed([0.8] * 64).seconds(1.0) == pytest.approx(1.0 + 0.2 * STEP_S)
+    assert fed([0.1] * 64).seconds(0.1) == 0.2
 
 
 def test_what_holds_small_steps_up_is_no_share_of_large_ones() -> None:
     """A step that reads one token can be held up for as long as the step itself lasts."""
     pace = Pace(UNFITTED)
-    small = Work.of_prefill([PrefillChunk("p", 0, 1, False)])
+    small = chunk(1) + DECODE
     for late_s in [0.0, 0.0, 0.0, 0.05] * 16:
         pace.note(small, UNFITTED.seconds(small) + late_s)
-    assert seconds(pace) == pytest.approx(0.95)
+    assert pace.seconds(1.0) == pytest.approx(0.95)
 
 
-def test_only_steps_that_read_are_compared() -> None:
+def test_only_steps_that_read_beside_streams_are_compared() -> None:
     pace = fed([1.0] * 64)
     for _ in range(64):
         pace.note(DECODE, 3 * UNFITTED.seconds(DECODE))
-    assert seconds(pace) == pytest.approx(1.0)
+        pace.note(chunk(8000), 3 * UNFITTED.seconds(chunk(8000)))
+    assert pace.seconds(1.0) == pytest.approx(1.0)
 
 
 def test_an_unproven_model_is_used_with_care_and_no_further_than_speed_vouches_for() -> None:
     pace = Pace(UNFITTED)
-    assert pace.allowance(0.6) == Allowance(32, pytest.approx(0.4))
-    pace.note(CHUNK, 0.1)
-    assert pace.allowance(0.6) == Allowance(600, pytest.approx(0.4))
+    assert (pace.seconds(0.6), pace.tokens(0.6, DECODE)) == (pytest.approx(0.4), 32)
+    pace.note(chunk(100) + DECODE, 0.1)
+    assert (pace.seconds(0.6), pace.tokens(0.6, DECODE)) == (pytest.approx(0.4), 600)
 
 
-def test_where_the_model_says_nothing_speed_decides() -> None:
-    free = replace(UNFITTED, prefill_token_s=0.0, prefill_token_depth_s=0.0)
-    pace = Pace(free)
-    for num_tokens in [100, 200, 150] * 10:
-        pace.note(Work.of_prefill([PrefillChunk("p", 0, num_tokens, False)]), num_tokens / 1000)
-    assert pace.allowance(0.3) == Allowance(300, None)
+def test_speed_is_that_of_the_larger_chunks() -> None:
+    pace = Pace(UNFITTED)
+    for num_tokens in [10, 100, 200] * 20:
+        pace.note(chunk(num_tokens) + DECODE, 0.05 + num_tokens / 1000)
+    assert pace.tokens(0.3, DECODE) == 240
 
 
-def test_doubt_brings_the_first_care_back() -> None:
+def test_more_streams_than_then_leave_less_for_tokens() -> None:
     pace = fed([1.0] * 64, proven=False)
-    assert seconds(pace) == pytest.approx(1.0)
+    more = Work.of_decode([100, 200] * 4)
+    beside = [pace.tokens(1.0, rows) for rows in (DECODE, more.beside_chunks(one_pass=True))]
+    assert beside[1] < beside[0]
+
+
+def test_where_nothing_keeps_the_target_chunks_still_grow() -> None:
+    """A step takes 0.1 s with 32 tokens as with 320."""
+    pace = Pace(UNFITTED)
+    pace.note(chunk(32) + DECODE, 0.1)
+    assert pace.tokens(0.04, DECODE) > 32
+
+
+def test_costs_that_hold_for_any_size_are_not_bounded_by_speed() -> None:
+    pace = fed([1.0] * 64, proven=False)
+    pace.trust_sizes()
+    assert pace.tokens(0.01, DECODE) == UNLIMITED
+
+
+def test_doubt_brings_the_first_care_back_but_not_the_first_size() -> None:
+    pace = fed([1.0] * 64, proven=False)
+    before = pace.tokens(1.0, DECODE)
+    assert pace.seconds(1.0) == pytest.approx(1.0)
     pace.doubt()
-    assert seconds(pace) == pytest.approx(1 / 1.5)
+    assert (pace.seconds(1.0), pace.tokens(1.0, DECODE)) == (pytest.approx(1 / 1.5), before)
 
 
 def test_a_machine_that_slows_down_keeps_its_pause_target() -> None:
@@ -148,9 +171,26 @@ def costs_of(**knobs: str | float) -> tuple[float, float]:
     return longest_s, fmean(ttfts_s[8:])
 
 
+FIXED_CHUNKS = (256, 512, 1024, 2048, 4096, 8192)
+
+
+@pytest.fixture(scope="module")
+def fixed() -> list[tuple[float, float]]:
+    return [costs_of(prefill_chunk_tokens=chunk_tokens) for chunk_tokens in FIXED_CHUNKS]
+
+
 @pytest.mark.parametrize("target_s", [0.06, 0.1, 0.3])
-def test_a_device_that_waits_for_its_host_keeps_its_target_and_wastes_none_of_it(target_s: float) -> None:
+def test_a_device_that_waits_for_its_host_keeps_its_target_and_wastes_none_of_it(
+    target_s: float, fixed: list[tuple[float, float]]
+) -> None:
     longest_s, ttft_s = costs_of(prefill_policy="paced", pause_target_s=target_s)
     assert longest_s <= 1.1 * target_s
-    fixed = [costs_of(prefill_chunk_tokens=chunk) for chunk in (256, 512, 1024, 2048, 4096, 8192)]
     assert ttft_s <= 1.1 * min(kept_s for step_s, kept_s in fixed if step_s <= 1.1 * target_s)
+
+
+def test_a_target_below_what_the_host_takes_is_missed_by_little_and_does_not_stop_all_reading(
+    fixed: list[tuple[float, float]],
+) -> None:
+    longest_s, ttft_s = costs_of(prefill_policy="paced", pause_target_s=0.03)
+    assert longest_s <= Hosted.HOST_S + 3 * Hosted.HOST_ROW_S + 0.03
+    assert ttft_s < 2 * fixed[FIXED_CHUNKS.index(512)][1]

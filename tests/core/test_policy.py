@@ -114,6 +114,17 @@ def test_a_target_that_nothing_keeps_does_not_stop_all_reading() -> None:
     assert chunk.num_tokens == int(LEAST_SHARE * 0.2 / UNFITTED.prefill_token_s)
 
 
+def test_however_slow_the_machine_chunks_are_not_too_small_to_get_on() -> None:
+    pace = Pace(UNFITTED)
+    config = parse_config({"prefill_policy": "paced", "pause_target_s": 0.2})
+    read = 0
+    for _ in range(200):
+        (chunk,) = plan_prefill(unread(100_000), STREAMS, config, pace)
+        pace.note(Work.of_prefill([chunk]) + STREAMS, 0.5 + 0.001 * chunk.num_tokens)
+        read += chunk.num_tokens
+    assert read > 200 * 10
+
+
 def test_a_later_paced_chunk_is_smaller() -> None:
     knobs = {"prefill_policy": "paced", "pause_target_s": 0.5}
     early, late = plan(unread(5000), **knobs), plan(unread(5000, start=6000), **knobs)

@@ -57,7 +57,7 @@ def test_lengths_lie_on_the_grid(monkeypatch: pytest.MonkeyPatch, length: int, c
 def test_what_cudnn_is_not_asked_for_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, length: int, dtype: mx.Dtype, head_dim: int, mask: Any
 ) -> None:
-    monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda_attention, "on_cuda", lambda: True)
     chunk = mx.zeros((1, 2, 9, 64), mx.bfloat16)
     assert cuda_attention.fits(chunk, chunk, None, "causal")
     other = mx.zeros((1, 2, length, head_dim), dtype)

@@ -8,7 +8,7 @@ import pytest
 
 from engine.mlx_backend import cuda_products
 from engine.mlx_backend.cuda_products import dense_product, dense_weight, fits, least_dense_tokens
-from engine.mlx_backend.projections import flatten_projections
+from engine.mlx_backend.projections import flatten_projections, write_out_for_many
 
 needs_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="the kernel is CUDA's")
 
@@ -53,21 +53,34 @@ def test_a_dense_product_is_the_quantised_one() -> None:
     assert mx.max(mx.abs(found - wanted)).item() <= 0.02 * mx.max(mx.abs(wanted)).item()
 
 
-@needs_cuda
-def test_the_device_says_from_where_on_they_are_dense() -> None:
-    # Both ways take as long as their launches with weights this small, and the dense one has two.
-    assert least_dense_tokens([layer()]) > 64
-
-
 @pytest.mark.parametrize(
     "other",
     [layer(bits=3), layer(bits=6), layer(dtype=mx.float32), layer(mode="mxfp4", group_size=32)],
     ids=["3 bits", "6 bits", "float32", "mxfp4"],
 )
-def test_other_kinds_of_weights_stay_quantised(other: nn.QuantizedLinear) -> None:
+def test_other_kinds_of_weights_stay_quantised(
+    monkeypatch: pytest.MonkeyPatch, other: nn.QuantizedLinear
+) -> None:
+    monkeypatch.setattr(cuda_products, "on_cuda", lambda: True)
+    monkeypatch.setattr(cuda_products, "_dense_is_faster", lambda layers, num_tokens: True)
     assert fits(layer())
+    assert least_dense_tokens([layer()]) == 64
     assert not fits(other)
     assert least_dense_tokens([other]) == math.inf
+
+
+def test_elsewhere_all_stay_quantised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_products, "on_cuda", lambda: False)
+    assert least_dense_tokens([layer()]) == math.inf
+
+
+def test_layers_are_compared_with_their_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed weights of other widths in and other bits can be of one shape."""
+    wide, narrow = layer(bits=4, shape=(256, 96)), layer(bits=8, shape=(128, 96))
+    assert wide.weight.shape == narrow.weight.shape
+    monkeypatch.setattr(cuda_products, "on_cuda", lambda: True)
+    monkeypatch.setattr(cuda_products, "dense_product", lambda some, x: nn.QuantizedLinear.__call__(some, x))
+    assert least_dense_tokens([wide, narrow]) >= 64
 
 
 def test_what_most_of_the_model_consists_of_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +107,9 @@ def test_a_product_is_dense_from_that_many_tokens_on(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cuda_products, "dense_weight", write_out)
     monkeypatch.setattr(cuda_products, "least_dense_tokens", lambda layers: 8)
     some, other = layer(bias=True), layer(bits=3)
-    flatten_projections(nn.Sequential(some, other))
+    model = nn.Sequential(some, other)
+    flatten_projections(model)
+    write_out_for_many(model)
     x = mx.random.normal((8, 1, 128)).astype(mx.bfloat16)
     few, many = some(x[:7]), some(x)
     assert written == [some]
