@@ -97,7 +97,7 @@ class CostModel:
     decode_kv_token_s: float
 
     def seconds(self, work: Work) -> float:
-        # By hand: a paced plan asks for 64 steps, and simulations of hours for hundreds of thousands.
+        # By hand: a paced plan asks for a hundred steps, and simulations of hours for hundreds of thousands.
         return math.fsum(
             (
                 self.chunk_s * work.num_chunks,

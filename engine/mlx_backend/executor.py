@@ -25,8 +25,8 @@ from engine.mlx_backend.row import Row, draw
 _PREALLOCATED_OUTPUT_TOKENS: int = KVCache.step
 
 # Tokens' worth of a step that is left when the next one is launched, so that its first part arrives in time.
-# On an H200 these take 10 ms, and launching a first part 7 to 19. With 128 tokens, TTFT in chunks of 1,024 was
-# 9 % longer and beside three streams in chunks of 512 18 % (our measurement, November 2026). Not measured on
+# On an H200 these take 10 ms, and launching a first part 7 to 19. With 128, TTFT in chunks of 1,024 was 9 %
+# longer, and 18 % in chunks of 512 beside three streams (our measurement, November 2026). Not measured on
 # Metal: there a newcomer may wait so much longer, and nobody else.
 _LEFT_TOKENS = 320
 # A step of many tokens would leave next to no layer, and one of few nearly all. Chosen, not measured.
