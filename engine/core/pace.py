@@ -26,8 +26,8 @@ _MARGIN_QUANTILE = 0.95
 _ENOUGH = 8
 # A model that was not tried yet may be off by half: that is where a fit counts as none (`cost_fit`).
 _UNPROVEN_MARGIN = 1.5
-# Of the target: what steps may be predicted to take where they came in sooner, and what goes to tokens in any
-# case, for a target that nothing keeps must not stop all reading.
+# Of the target: what steps may be predicted to take where they came in sooner; and, also of what a step costs
+# anyway, what goes to tokens in any case, for a target that nothing keeps must not stop all reading.
 _MOST_SHARE = 2.0
 LEAST_SHARE = 0.25
 _FIRST_CHUNK_TOKENS = 32
@@ -103,7 +103,7 @@ class Pace:
         streams_then_s = _quantile([self._decode_seconds(work) for work, _ in large], 0.5)
         more_s = max(0.0, self.costs.seconds(decoding) - streams_then_s)
         quickest_s = min(duration_s for _, duration_s in self._steps)
-        reach_s = max(target_s - more_s, quickest_s + LEAST_SHARE * target_s)
+        reach_s = max(target_s - more_s, quickest_s + LEAST_SHARE * max(target_s, quickest_s))
         token_s = _quantile([duration_s / work.prefill_tokens for work, duration_s in large], 0.5)
         return max(_FIRST_CHUNK_TOKENS, int(reach_s / max(token_s, 1e-9)))
 

@@ -158,10 +158,12 @@ def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
 
 
 def paced_budget(decoding: Work, target_s: float, pace: Pace) -> TimeBudget:
-    """What a step of `target_s` has left beside the streams' tokens."""
-    left_s = pace.seconds(target_s) - pace.costs.seconds(decoding)
-    least_s = pace.costs.chunk_s + LEAST_SHARE * target_s
-    return TimeBudget(max(left_s, least_s), pace.tokens(target_s, decoding), pace)
+    """What a step of `target_s` has left beside the streams' tokens; at least what a share of it reads, or of
+    what the step costs anyway.
+    """
+    decode_s, chunk_s = pace.costs.seconds(decoding), pace.costs.chunk_s
+    least_s = chunk_s + LEAST_SHARE * max(target_s, decode_s + chunk_s)
+    return TimeBudget(max(pace.seconds(target_s) - decode_s, least_s), pace.tokens(target_s, decoding), pace)
 
 
 def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostModel) -> list[Unread]:
