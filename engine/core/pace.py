@@ -26,6 +26,9 @@ _MARGIN_QUANTILE = 0.95
 _ENOUGH = 8
 # A model that was not tried yet may be off by half: that is where a fit counts as none (`cost_fit`).
 _UNPROVEN_MARGIN = 1.5
+# Ends of prompts are small steps with small errors, which would hide those of the others. So steps count that
+# were to take at least this share of the target, if there are enough of them.
+_NEAR = 0.5
 # Of the target: what steps may be predicted to take where they came in sooner; and, also of what a step costs
 # anyway, what goes to tokens in any case, for a target that nothing keeps must not stop all reading.
 _MOST_SHARE = 2.0
@@ -80,8 +83,9 @@ class Pace:
         num_compared = min(self._since_doubt, len(self._steps))
         if num_compared < _ENOUGH:
             return target_s / self._unproven_margin
-        compared = list(self._steps)[-num_compared:]
-        beyond = [duration_s - self.costs.seconds(work) for work, duration_s in compared]
+        compared = [(self.costs.seconds(work), s) for work, s in list(self._steps)[-num_compared:]]
+        near = [pair for pair in compared if pair[0] >= _NEAR * target_s]
+        beyond = [s - predicted_s for predicted_s, s in (near if len(near) >= _ENOUGH else compared)]
         return min(_MOST_SHARE * target_s, target_s - _quantile(beyond, _MARGIN_QUANTILE))
 
     def tokens(self, target_s: float, decoding: Work) -> int:

@@ -56,6 +56,16 @@ def test_what_holds_small_steps_up_is_no_share_of_large_ones() -> None:
     assert pace.seconds(1.0) == pytest.approx(0.95)
 
 
+def test_ends_of_prompts_hide_nothing() -> None:
+    """Most steps are small and come in on time, those near the target are late."""
+    pace = Pace(UNFITTED)
+    for index in range(64):
+        step = chunk(10 if index % 4 else 200) + DECODE
+        pace.note(step, UNFITTED.seconds(step) * (1.0 if index % 4 else 1.2))
+    late_s = 0.2 * UNFITTED.seconds(chunk(200) + DECODE)
+    assert pace.seconds(1.0) == pytest.approx(1.0 - late_s)
+
+
 def test_only_steps_that_read_beside_streams_are_compared() -> None:
     pace = fed([1.0] * 64)
     for _ in range(64):
