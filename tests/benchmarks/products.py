@@ -18,6 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from engine.mlx_backend.cuda_products import dense_product, dense_weight
+from engine.mlx_backend.device import on_cuda
 from tests.benchmarks.random_model import add_shape_flags
 
 # Products in one timing, each with weights of its own, as in a model; the shortest timing counts.
@@ -34,6 +35,8 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, nargs="+", default=[2048, 1024, 512, 256])
     add_shape_flags(parser)
     args = parser.parse_args()
+    if not on_cuda():
+        parser.error("weights are written out on CUDA alone: run this where MLX computes there")
     if args.model or args.bits not in (2, 4, 8) or args.dtype == "float32":
         parser.error("give a shape, not a model, with 2, 4 or 8 bits, in bfloat16 or float16")
     sizes = [args.prompt, *args.chunks]
