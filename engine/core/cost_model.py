@@ -113,6 +113,16 @@ class CostModel:
         """`seconds` of a step that only writes."""
         return math.fsum((self.decode_s, self.decode_row_s * num_rows, self.decode_kv_token_s * kv_tokens))
 
+    def rows_seconds(self, work: Work) -> float:
+        """What goes to the rows of `work` that write."""
+        return math.fsum(
+            (
+                self.decode_s * work.num_decodes,
+                self.decode_row_s * work.decode_rows,
+                self.decode_kv_token_s * work.decode_kv_tokens,
+            )
+        )
+
     def coefficients(self) -> tuple[float, ...]:
         return (
             self.chunk_s,

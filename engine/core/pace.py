@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 
 from engine.core.cost_model import CostModel, Work
 from engine.core.quantiles import nearest_rank
@@ -104,16 +103,12 @@ class Pace:
         large = [(work, s) for work, s in self._steps if 2 * work.prefill_tokens >= largest]
         if not large:
             return _FIRST_CHUNK_TOKENS
-        streams_then_s = _quantile([self._decode_seconds(work) for work, _ in large], 0.5)
+        streams_then_s = _quantile([self.costs.rows_seconds(work) for work, _ in large], 0.5)
         more_s = max(0.0, self.costs.seconds(decoding) - streams_then_s)
         quickest_s = min(duration_s for _, duration_s in self._steps)
         reach_s = max(target_s - more_s, quickest_s + LEAST_SHARE * max(target_s, quickest_s))
         token_s = _quantile([duration_s / work.prefill_tokens for work, duration_s in large], 0.5)
         return max(_FIRST_CHUNK_TOKENS, int(reach_s / max(token_s, 1e-9)))
-
-    def _decode_seconds(self, work: Work) -> float:
-        """Of it, what goes to the rows that write."""
-        return self.costs.seconds(replace(work, num_chunks=0, prefill_tokens=0, prefill_token_depths=0.0))
 
 
 def _quantile(samples: Sequence[float], share: float) -> float:
