@@ -109,17 +109,13 @@ class CostModel:
             )
         )
 
-    def writing_seconds(self, num_rows: int, kv_tokens: int) -> float:
-        """`seconds` of a step that only writes."""
-        return math.fsum((self.decode_s, self.decode_row_s * num_rows, self.decode_kv_token_s * kv_tokens))
-
-    def rows_seconds(self, work: Work) -> float:
-        """What goes to the rows of `work` that write."""
+    def writing_seconds(self, num_rows: int, kv_tokens: int, num_decodes: int = 1) -> float:
+        """`seconds` of what rows that write add to a step; by default of one that only writes."""
         return math.fsum(
             (
-                self.decode_s * work.num_decodes,
-                self.decode_row_s * work.decode_rows,
-                self.decode_kv_token_s * work.decode_kv_tokens,
+                self.decode_s * num_decodes,
+                self.decode_row_s * num_rows,
+                self.decode_kv_token_s * kv_tokens,
             )
         )
 

@@ -103,12 +103,16 @@ class Pace:
         large = [(work, s) for work, s in self._steps if 2 * work.prefill_tokens >= largest]
         if not large:
             return _FIRST_CHUNK_TOKENS
-        streams_then_s = _quantile([self.costs.rows_seconds(work) for work, _ in large], 0.5)
-        more_s = max(0.0, self.costs.seconds(decoding) - streams_then_s)
+        streams_then_s = _quantile([self._streams_s(work) for work, _ in large], 0.5)
+        more_s = max(0.0, self._streams_s(decoding) - streams_then_s)
         quickest_s = min(duration_s for _, duration_s in self._steps)
         reach_s = max(target_s - more_s, quickest_s + LEAST_SHARE * max(target_s, quickest_s))
         token_s = _quantile([duration_s / work.prefill_tokens for work, duration_s in large], 0.5)
         return max(_FIRST_CHUNK_TOKENS, int(reach_s / max(token_s, 1e-9)))
+
+    def _streams_s(self, work: Work) -> float:
+        """Of it, what goes to the rows that write."""
+        return self.costs.writing_seconds(work.decode_rows, work.decode_kv_tokens, work.num_decodes)
 
 
 def _quantile(samples: Sequence[float], share: float) -> float:

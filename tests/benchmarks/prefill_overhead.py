@@ -6,9 +6,8 @@ Needs mlx and mlx-lm alone, so that it can be taken to any machine with a GPU:
 
 Prints, for each chunk size, time to first token, its overhead over the same prompt read in one pass with
 nobody else there, and how that compares with mlx-lm's one pass; the worst streaming pause; and the same for
-mlx-lm's own loops in the same run. Beside
-streams also what they notice when the prompt's row joins them: their gap at the join, next to the longest gap
-that a chunk made and to the gap of decoding with the new row.
+mlx-lm's own loops in the same run. Beside streams also what they notice when the prompt's row joins them:
+their gap at the join, next to the longest gap that a chunk made and to the gap of decoding with the new row.
 """
 
 from __future__ import annotations

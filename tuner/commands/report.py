@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(file: Path, content: str) -> None:
     """Whole or not at all: an earlier report is lost only to a new one."""
-    new = file.with_name(f".{file.name}.new")
+    new = file.with_name(f".{file.name}.{os.getpid()}.new")
     try:
         if file.exists() and not file.is_file():  # a pipe, or /dev/stdout
             file.write_text(content, encoding="utf-8")
