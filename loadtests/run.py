@@ -27,7 +27,7 @@ from loadtests.errors import LoadRunError
 from loadtests.parity import Parity, compare_lengths
 from loadtests.play.job import make_job, read_record
 from loadtests.scratch import scratch_folder
-from loadtests.synthesis.prompts import PromptBook
+from loadtests.synthesis.prompts import Prompt, PromptBook
 from loadtests.traffic.schedule import Schedule
 from loadtests.validity import Validity, judge
 
@@ -112,6 +112,18 @@ def run_load(
     job = make_job(schedule, target, prompts, abort_pause_s=abort_pause_s, grace_s=grace_s, retries=retries)
     with _directory(workdir) as directory:
         raw = _run_child(job, directory, num_processes, on_progress)
+    return _result(schedule, raw, prompts, book, slo_pause_s, expected_generation)
+
+
+def _result(
+    schedule: Schedule,
+    raw: Mapping[str, Any],
+    prompts: Mapping[str, Prompt],
+    book: PromptBook,
+    slo_pause_s: float,
+    expected_generation: int | None,
+) -> LoadResult:
+    """Args: raw: what the child measured."""
     records = tuple(
         read_record(request, prompts[request.id].tokens, one)
         for request, one in zip(schedule.requests, raw["records"], strict=True)
