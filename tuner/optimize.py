@@ -286,4 +286,4 @@ class _Session:
 
 def _floor(capacity: Capacity, traffic: Traffic, server: LiveServer) -> Floor:
     model = model_info(server.client.model_entry(), capacity.context_tokens)
-    return floor_of(capacity.costs, capacity.stall_floor_s, model.one_pass, traffic.num_streams)
+    return floor_of(capacity.costs, capacity.stall_floor_s, model, traffic.num_streams)

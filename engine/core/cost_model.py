@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from engine.core.plan import PrefillChunk
+from engine.core.plan import LayeredPass, PrefillChunk
 
 # Tokens of a chunk where work costs nothing.
 _NO_LIMIT = 1 << 30
+_LEAST_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,14 @@ class Work:
     """What the device does in one step, as the features its cost is linear in.
 
     Attributes:
+        num_chunks: passes for chunks; of a layered one the share that is done.
         prefill_token_depths: sum over chunks of tokens × mean context depth of the chunk's tokens;
             attention makes a late chunk dearer by this much.
         num_decodes: passes over the weights for rows alone; 0 where they share the chunks' pass.
         decode_kv_tokens: KV tokens read by the decode rows together.
     """
 
-    num_chunks: int = 0
+    num_chunks: float = 0
     prefill_tokens: int = 0
     prefill_token_depths: float = 0.0
     num_decodes: int = 0
@@ -54,12 +56,13 @@ class Work:
 
     @classmethod
     def of_prefill(cls, chunks: Iterable[PrefillChunk]) -> Self:
-        chunks = tuple(chunks)
-        return cls(
-            num_chunks=len(chunks),
-            prefill_tokens=sum(c.num_tokens for c in chunks),
-            prefill_token_depths=sum(c.num_tokens * (c.start + c.num_tokens / 2) for c in chunks),
-        )
+        num_passes, num_tokens, token_depths = 0.0, 0, 0.0
+        for chunk in chunks:
+            whole = chunk.layered or chunk
+            num_passes += chunk.num_tokens / whole.num_tokens
+            num_tokens += chunk.num_tokens
+            token_depths += chunk.num_tokens * (whole.start + whole.num_tokens / 2)
+        return cls(num_passes, num_tokens, token_depths)
 
     @classmethod
     def of_decode(cls, depths: Iterable[int]) -> Self:
@@ -71,7 +74,10 @@ class Work:
     def of_step(cls, depths: Iterable[int], chunks: Iterable[PrefillChunk], one_pass: bool) -> Self:
         """Args: depths: KV tokens of each row that writes; one_pass: as of the model."""
         chunks, writing = tuple(chunks), cls.of_decode(depths)
-        return cls.of_prefill(chunks) + writing.beside_chunks(one_pass) if chunks else writing
+        if not chunks:
+            return writing
+        shared = one_pass and any(chunk.layered is None for chunk in chunks)
+        return cls.of_prefill(chunks) + writing.beside_chunks(shared)
 
     def beside_chunks(self, one_pass: bool) -> Self:
         """Rows that write, as they count in a step that reads."""
@@ -136,6 +142,10 @@ class CostModel:
         num_chunks = 1 if not chunk_tokens else math.ceil(num_tokens / chunk_tokens)
         depth = start + num_tokens / 2
         return self.seconds(Work(num_chunks, num_tokens, num_tokens * depth))
+
+    def layered_token_seconds(self, layered: LayeredPass) -> float:
+        """What each token that a step's share of the pass counts costs; above 0."""
+        return max(self.prefill_seconds(layered.num_tokens, layered.start) / layered.num_tokens, _LEAST_S)
 
     def max_chunk_tokens(self, budget_s: float, start: int) -> int:
         """The most tokens whose chunk at depth `start` costs at most `budget_s`; 0 when none does.

@@ -12,6 +12,10 @@ from typing import Any, Protocol
 from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
 
+# A step of a layered pass does at least so many layers: with fewer, to halt where a layer ends would be too
+# coarse for a step to last as long as it is meant to. Chosen, not measured.
+LEAST_LAYERS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSizes:
@@ -56,6 +60,7 @@ class ModelInfo:
             otherwise it may block until the work is done.
         chunk_grid_tokens: a device that prepares itself for each new shape does so less often for chunks that
             are multiples of it; 1 where any length is as good.
+        num_layers: a pass can be halted between them; 1 when it cannot be.
     """
 
     name: str
@@ -67,6 +72,17 @@ class ModelInfo:
     kv_block_tokens: int = 1
     runs_ahead: bool = True
     chunk_grid_tokens: int = 1
+    num_layers: int = 1
+
+    @property
+    def layered_steps(self) -> int:
+        """The most steps that a layered pass is spread over; 1 when there are none."""
+        return max(1, self.num_layers // LEAST_LAYERS)
+
+    @property
+    def shares_pass(self) -> bool:
+        """Whether rows that write mostly go through the model with the chunks beside them."""
+        return self.one_pass and self.layered_steps == 1
 
     def kv_tokens(self, request: Request) -> int:
         """KV that is allocated for a request when it has grown to its end."""
@@ -77,8 +93,8 @@ class ModelInfo:
 class Executor(Protocol):
     """A device that reads prompt chunks and writes tokens. One thread uses it, from load to close.
 
-    Steps run in the order they are launched. Results do not depend on how a prompt was cut into chunks or on
-    which rows share a decode step.
+    Steps run in the order they are launched. Results do not depend on how a prompt was cut into chunks, by
+    tokens or by layers, or on which rows share a decode step.
     """
 
     @property
@@ -91,7 +107,9 @@ class Executor(Protocol):
         """Fills a new request's caches with the first tokens of a checkpoint, before any chunk of it."""
 
     def keep(self, keep: Keep) -> None:
-        """Takes a checkpoint of a request's caches, as the work launched so far leaves them."""
+        """Takes a checkpoint of a request's caches, as the work launched so far leaves them; no layered pass
+        of it is under way.
+        """
 
     def drop(self, checkpoint: int) -> None:
         """Frees a checkpoint; nothing that is kept builds on it. Requests restored from it go on."""

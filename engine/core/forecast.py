@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from engine.core import admission
 from engine.core.admission import Load
+from engine.core.budget import budget_beside
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import Work
 from engine.core.executor import ModelInfo
+from engine.core.layering import pass_tokens, tokens_on_grid
 from engine.core.pace import UNLIMITED, Pace
-from engine.core.policy import paced_budget, tokens_beside, tokens_on_grid
 from engine.core.request import Request
 from engine.core.row import Row
 
@@ -52,9 +53,10 @@ class Forecast:
         if not prompts:
             return 0.0
         costs = self._pace.costs
-        beside = writing.beside_chunks(self._model.one_pass)
+        beside = writing.beside_chunks(self._model.shares_pass)
         chunk = self._chunk_tokens(prompts, beside, config)
-        reading_s = sum(costs.prefill_seconds(tokens, start, chunk) for start, tokens in prompts)
+        at_once = pass_tokens(chunk, self._model)
+        reading_s = sum(costs.prefill_seconds(tokens, start, at_once) for start, tokens in prompts)
         num_chunks = sum(-(-tokens // chunk) for _, tokens in prompts)
         between_s = (config.decode_steps_per_chunk - 1) * costs.seconds(writing)
         return reading_s + num_chunks * (costs.seconds(beside) + between_s)
@@ -68,14 +70,11 @@ class Forecast:
         """
         if not beside.decode_rows:
             return config.solo_chunk_tokens or UNLIMITED
-        if config.prefill_policy is PrefillPolicy.WHOLE:
-            return UNLIMITED
-        if config.prefill_policy is PrefillPolicy.FIXED:
-            return tokens_beside(beside, config)
         # Halfway through a prompt is the average depth at which paced chunks are cut.
         depth = max(start + tokens // 2 for start, tokens in prompts)
-        most = paced_budget(beside, config.pause_target_s, self._pace).most_tokens(depth)
-        return max(1, tokens_on_grid(most, self._model.chunk_grid_tokens))
+        chunk = max(1, budget_beside(beside, config, self._pace, self._model).most_tokens(depth))
+        paced = config.prefill_policy is PrefillPolicy.PACED
+        return tokens_on_grid(chunk, self._model.chunk_grid_tokens) if paced else chunk
 
     def _slot_wait_s(
         self, request: Request, running: Sequence[Row], num_ahead: int, config: SchedulerConfig

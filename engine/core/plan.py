@@ -8,8 +8,49 @@ from engine.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)
+class LayeredPass:
+    """Tokens `start … start + num_tokens` of one prompt that go through the model together, spread over steps
+    by layers instead of by tokens: matrices stay large however little a step does.
+
+    A step's share of it counts in tokens all the same. Positions say how far it has come: at `start` no layer
+    is done, at `end` all are, and then all of its tokens are read at once.
+
+    Source: Lee et al., "From Tokens to Layers: Redefining Stall-Free Scheduling for LLM Serving with Layered
+    Prefill", 2025.
+
+    Attributes:
+        num_layers: at most `num_tokens`, so that every layer ends at a position of its own.
+    """
+
+    start: int
+    num_tokens: int
+    num_layers: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+    def layers_at(self, position: int) -> int:
+        """Layers that are done there."""
+        return ((position - self.start + 1) * self.num_layers - 1) // self.num_tokens
+
+    def halt(self, num_layers: int) -> int:
+        """The position where so many layers are done."""
+        return self.start + self.num_tokens * min(num_layers, self.num_layers) // self.num_layers
+
+    def last_halt(self, position: int) -> int:
+        """Where the last layer ends that does so by `position`."""
+        return self.halt(self.layers_at(min(position, self.end)))
+
+    def next_halt(self, position: int) -> int:
+        """Where the layer ends that begins at `position`."""
+        return self.halt(self.layers_at(position) + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens `start … start + num_tokens` of one prompt, read in one pass.
+    """Tokens `start … start + num_tokens` of one prompt, read in one pass; or so large a share of a layered
+    pass, of which chunks follow one another without a gap.
 
     Attributes:
         completes_prompt: the chunk ends the prompt, so the first output token is sampled from it.
@@ -19,6 +60,11 @@ class PrefillChunk:
     start: int
     num_tokens: int
     completes_prompt: bool
+    layered: LayeredPass | None = None
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
 
 
 @dataclass(frozen=True, slots=True)

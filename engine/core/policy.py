@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from engine.core import layering
+from engine.core.budget import TimeBudget, TokenBudget, budget_beside
 from engine.core.config import PrefillOrder, PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import CostModel, Work
-from engine.core.pace import LEAST_SHARE, UNLIMITED, Pace
+from engine.core.executor import ModelInfo
+from engine.core.layering import Unread, tokens_on_grid
+from engine.core.pace import UNLIMITED, Pace
 from engine.core.plan import PrefillChunk
 
 # The oldest prompt gets at least this share of every chunk, whatever the order: without it a stream of
@@ -16,154 +20,59 @@ from engine.core.plan import PrefillChunk
 OLDEST_SHARE = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A prompt that is not wholly read yet."""
-
-    request_id: str
-    start: int
-    num_tokens: int
-    waited_s: float
-
-
-@dataclass(slots=True)
-class TokenBudget:
-    """So many tokens for all prompts together.
-
-    Attributes:
-        least_tokens: a chunk shorter than this that does not complete its prompt is not worth its fixed
-            cost. How large that is nobody has told; a quarter of the budget bounds the waste.
-    """
-
-    tokens: int
-    least_tokens: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.least_tokens = self.tokens // 4
-
-    def fits(self, prompt: Unread, share: float, extends: bool) -> int:
-        """Tokens of the prompt that `share` of what is left pays for.
-
-        Args:
-            extends: the prompt has a chunk in this step already, which these tokens would lengthen.
-        """
-        return min(prompt.num_tokens, int(self.tokens * share))
-
-    def spend(self, prompt: Unread, num_tokens: int, extends: bool) -> None:
-        self.tokens -= num_tokens
-
-
-@dataclass(slots=True)
-class TimeBudget:
-    """So many predicted seconds for all prompts together, and no more tokens than pace dares.
-
-    Attributes:
-        least_tokens: a chunk shorter than this that does not complete its prompt would cost more for
-            being a chunk than for its tokens.
-    """
-
-    seconds: float
-    tokens: int
-    pace: Pace
-
-    @property
-    def least_tokens(self) -> int:
-        costs = self.pace.costs
-        return int(costs.chunk_s / costs.prefill_token_s) if costs.prefill_token_s else 0
-
-    def most_tokens(self, depth: int) -> int:
-        """All of it as one chunk that begins at `depth`."""
-        return min(self.tokens, self.pace.costs.max_chunk_tokens(self.seconds, depth))
-
-    def fits(self, prompt: Unread, share: float, extends: bool) -> int:
-        seconds = self.seconds * share + (self._fixed_s if extends else 0.0)
-        affordable = self.pace.costs.max_chunk_tokens(seconds, prompt.start)
-        return min(prompt.num_tokens, affordable, int(self.tokens * share))
-
-    def spend(self, prompt: Unread, num_tokens: int, extends: bool) -> None:
-        self.tokens -= num_tokens
-        cost_s = self.pace.costs.prefill_seconds(num_tokens, prompt.start)
-        self.seconds -= cost_s - (self._fixed_s if extends else 0.0)
-
-    @property
-    def _fixed_s(self) -> float:
-        """What a chunk costs however short it is; a longer one pays it only once."""
-        return self.pace.costs.chunk_s
-
-
 def plan_prefill(
     unread: Sequence[Unread],
     decoding: Work,
     config: SchedulerConfig,
     pace: Pace,
-    grid_tokens: int = 1,
+    model: ModelInfo,
 ) -> tuple[PrefillChunk, ...]:
     """The chunks one step reads.
 
     Args:
         unread: prompts in order of arrival.
         decoding: what the streams add to the step; nobody streams when it is empty.
-        grid_tokens: `chunk_grid_tokens` of the model, which the paced policy heeds.
     """
     if not unread:
         return ()
+    beside, solo_tokens = budget_beside(decoding, config, pace, model), config.solo_chunk_tokens or UNLIMITED
+    budget = beside if decoding.decode_rows else TokenBudget(solo_tokens)
+    grid_tokens = model.chunk_grid_tokens if config.prefill_policy is PrefillPolicy.PACED else 1
+
+    def in_layers(prompt: Unread) -> Unread:
+        """With the pass that a chunk of it would begin. It is as for streams and for nobody, for they may
+        come and go before it has come to its end.
+        """
+        step_tokens = min(solo_tokens, beside.most_tokens(prompt.start))
+        layered = layering.begin(prompt, step_tokens, model, grid_tokens)
+        fits_step = layered and layered.num_tokens <= budget.most_tokens(prompt.start)
+        return prompt if fits_step else replace(prompt, layered=layered)
+
+    unread = [prompt if prompt.layered else in_layers(prompt) for prompt in unread]
     ordered = order_prompts(unread, config.prefill_order, pace.costs)
-    if not decoding.decode_rows:
-        return _share(unread, ordered, TokenBudget(config.solo_chunk_tokens or UNLIMITED))
-    if config.prefill_policy is PrefillPolicy.WHOLE:
+    if decoding.decode_rows and config.prefill_policy is PrefillPolicy.WHOLE:
         return _whole(unread[0], ordered[0])
-    if config.prefill_policy is PrefillPolicy.PACED:
-        chunks = _share(unread, ordered, paced_budget(decoding, config.pause_target_s, pace))
-        return tuple(_on_grid(chunk, grid_tokens) for chunk in chunks)
-    return _share(unread, ordered, TokenBudget(tokens_beside(decoding, config)))
+    chunks = _share(unread, ordered, budget)
+    return tuple(_on_grid(chunk, grid_tokens) for chunk in chunks) if decoding.decode_rows else chunks
 
 
 def _whole(oldest: Unread, first: Unread) -> tuple[PrefillChunk, ...]:
-    """All of the first prompt in order, and so much of the oldest that its share is guaranteed here too."""
+    """All of the first prompt in order, and so much of the oldest that its share is guaranteed here too; of
+    one with a pass under way, no more than the pass.
+    """
+    at_once = first.halt(first.num_tokens)
     if first is oldest:
-        return (_chunk(first, first.num_tokens),)
-    share = math.ceil(first.num_tokens * OLDEST_SHARE / (1 - OLDEST_SHARE))
-    return _chunk(oldest, min(oldest.num_tokens, share)), _chunk(first, first.num_tokens)
+        return (_chunk(first, at_once),)
+    share = math.ceil(at_once * OLDEST_SHARE / (1 - OLDEST_SHARE))
+    oldest_tokens = max(oldest.least_tokens, oldest.halt(min(oldest.num_tokens, share)))
+    return _chunk(oldest, oldest_tokens), _chunk(first, at_once)
 
 
 def _on_grid(chunk: PrefillChunk, grid_tokens: int) -> PrefillChunk:
-    """As it is when it completes its prompt."""
-    if chunk.completes_prompt:
+    """As it is when it completes its prompt, or is a share of a pass."""
+    if chunk.completes_prompt or chunk.layered:
         return chunk
     return replace(chunk, num_tokens=tokens_on_grid(chunk.num_tokens, grid_tokens))
-
-
-def tokens_on_grid(num_tokens: int, grid_tokens: int) -> int:
-    """Fewer by less than a quarter or a step of the grid, so that few lengths occur; as many where they are
-    fewer than the grid's.
-    """
-    if not 1 < grid_tokens <= num_tokens:
-        return num_tokens
-    step = grid_tokens
-    while 8 * step <= num_tokens:
-        step *= 2
-    return num_tokens // step * step
-
-
-def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
-    """What the streams leave of a chunk of the fixed policy that goes through the model with them.
-
-    A matrix is then as high as the knob says: three rows more than 1,024, and a step took a third longer on
-    an H200, whose last tiles were all but empty (our measurement, November 2026).
-    """
-    chunk_tokens = config.prefill_chunk_tokens
-    if decoding.num_decodes:
-        return chunk_tokens
-    return max(chunk_tokens - decoding.decode_rows, (chunk_tokens + 1) // 2)
-
-
-def paced_budget(decoding: Work, target_s: float, pace: Pace) -> TimeBudget:
-    """What a step of `target_s` has left beside the streams' tokens; at least what a share of it reads, or of
-    what the step costs anyway.
-    """
-    decode_s, chunk_s = pace.costs.seconds(decoding), pace.costs.chunk_s
-    least_s = chunk_s + LEAST_SHARE * max(target_s, decode_s + chunk_s)
-    return TimeBudget(max(pace.seconds(target_s) - decode_s, least_s), pace.tokens(target_s, decoding), pace)
 
 
 def order_prompts(unread: Sequence[Unread], order: PrefillOrder, costs: CostModel) -> list[Unread]:
@@ -191,9 +100,10 @@ def _share(
     """Spends the budget: the oldest prompt's share first, then prompts short enough to be read whole,
     then the long ones in order.
     """
-    # Even an empty budget reads one token, or a target that nothing keeps would stop all reading.
+    # Even an empty budget reads a little, or a target that nothing keeps would stop all reading.
     taken = {unread[0].request_id: 0}
-    _take(unread[0], max(1, budget.fits(unread[0], OLDEST_SHARE, False)), budget, taken)
+    share = budget.fits(unread[0], OLDEST_SHARE, False)
+    _take(unread[0], max(unread[0].least_tokens, share), budget, taken)
     for prompt in unread:
         rest = _rest(prompt, taken)
         if budget.fits(rest, 1.0, prompt.request_id in taken) == rest.num_tokens:
@@ -213,11 +123,13 @@ def _rest(prompt: Unread, taken: Mapping[str, int]) -> Unread:
 
 
 def _take(prompt: Unread, num_tokens: int, budget: TokenBudget | TimeBudget, taken: dict[str, int]) -> None:
-    if num_tokens > 0:
-        already = taken.get(prompt.request_id, 0)
-        budget.spend(_rest(prompt, taken), num_tokens, extends=already > 0)
-        taken[prompt.request_id] = already + num_tokens
+    already = taken.get(prompt.request_id, 0)
+    total = prompt.halt(already + num_tokens)
+    if total > already:
+        budget.spend(_rest(prompt, taken), total - already, extends=already > 0)
+        taken[prompt.request_id] = total
 
 
 def _chunk(prompt: Unread, num_tokens: int) -> PrefillChunk:
-    return PrefillChunk(prompt.request_id, prompt.start, num_tokens, num_tokens == prompt.num_tokens)
+    completes = num_tokens == prompt.num_tokens
+    return PrefillChunk(prompt.request_id, prompt.start, num_tokens, completes, prompt.layered)

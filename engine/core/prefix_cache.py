@@ -112,7 +112,7 @@ class PrefixCache:
         if self._sizes.divisible:
             return common
         # Caches that cannot be divided are past that point once it has been read.
-        return [(r, n) for r, n in common if n > r.num_prefilled]
+        return [(r, n) for r, n in common if n > (r.layered.end if r.layered else r.num_prefilled)]
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -160,10 +160,17 @@ class PrefixCache:
 
     def cut(self, row: Row, chunk: PrefillChunk) -> PrefillChunk:
         """Ends the chunk where a checkpoint is to be taken, if caches must not have gone further then."""
-        stop = next((s for s in sorted(row.stops) if s > chunk.start), None)
-        if self._sizes.divisible or stop is None or stop >= chunk.start + chunk.num_tokens:
+        stop = min((s for s in row.stops if s > chunk.start), default=None)
+        if self._sizes.divisible or stop is None or stop >= chunk.end:
             return chunk
         return replace(chunk, num_tokens=stop - chunk.start, completes_prompt=False)
+
+    def undivided_tokens(self, row: Row, start: int) -> int | None:
+        """Tokens from `start` to where a pass has to end, because a checkpoint is taken there and others wait
+        for it, or caches must not have gone further then. None when nothing ends it.
+        """
+        stops = (s for s, shared in row.stops.items() if s > start and (shared or not self._sizes.divisible))
+        return min((stop - start for stop in stops), default=None)
 
     def begin(self, row: Row) -> Restore | None:
         """Settles what the row starts from, now that its first chunk is planned."""
@@ -183,9 +190,13 @@ class PrefixCache:
         return Restore(row.request.id, hit.checkpoint.id, start)
 
     def keep(self, rows: Sequence[Row]) -> tuple[Keep, ...]:
-        """The checkpoints to take now that the chunks of `rows` are launched."""
+        """The checkpoints to take now that the chunks of `rows` are launched; of a row with a pass under way
+        when that has come to its end.
+        """
         keeps: list[Keep] = []
         for row in rows:
+            if row.layered:
+                continue
             for stop in sorted(s for s in row.stops if s <= row.num_prefilled):
                 self._keep(row, stop, row.stops.pop(stop), keeps)
         return tuple(keeps)

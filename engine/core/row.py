@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.core.digests import PromptDigests
-from engine.core.plan import PrefillChunk
+from engine.core.plan import LayeredPass, PrefillChunk
 from engine.core.prefix_index import Hit
 from engine.core.request import Request
 from engine.core.timeline import Timeline
@@ -21,6 +21,7 @@ class Row:
         num_expected: tokens that probably come from the cache; known for certain once reading begins.
         found: what the index said last, and at which version of it.
         last_chunk_step: the step that read its latest chunk; 0 before its first.
+        layered: the pass that is under way.
     """
 
     request: Request
@@ -32,6 +33,7 @@ class Row:
     num_expected: int = 0
     found: tuple[int, Hit | None] = (-1, None)
     last_chunk_step: int = 0
+    layered: LayeredPass | None = None
 
     @property
     def num_unread(self) -> int:
@@ -64,6 +66,7 @@ class Row:
     def take_chunk(self, chunk: PrefillChunk, step: int, now_s: float) -> None:
         """Counts a chunk that is launched with this step."""
         self.num_prefilled += chunk.num_tokens
+        self.layered = chunk.layered if chunk.layered and chunk.end < chunk.layered.end else None
         self.num_sampled += chunk.completes_prompt
         self.last_chunk_step = step
         self.timeline.num_chunks += 1

@@ -18,11 +18,12 @@ from engine.core.events import Event, FinishedEvent, StepRecord, TokenEvent
 from engine.core.executor import ModelInfo
 from engine.core.forecast import Forecast
 from engine.core.inside import Inside
+from engine.core.layering import Unread
 from engine.core.occupancy import Occupancy
 from engine.core.pace import Pace
 from engine.core.pipeline import Pipeline, Settled
 from engine.core.plan import PrefillChunk, Restore, StepPlan
-from engine.core.policy import Unread, order_prompts, plan_prefill
+from engine.core.policy import order_prompts, plan_prefill
 from engine.core.prefix_cache import PrefixCache, cache_bytes
 from engine.core.request import FinishReason, Request
 from engine.core.row import Row
@@ -183,15 +184,16 @@ class Scheduler:
         if not rows or too_soon:
             return ()
         unread = self._without_followers([self._unread(row, now_s) for row in rows])
-        decoding = Work.of_decode(row.depth for row in decode).beside_chunks(self._model.one_pass)
-        chunks = plan_prefill(unread, decoding, self._config, self._pace, self._model.chunk_grid_tokens)
+        decoding = Work.of_decode(row.depth for row in decode).beside_chunks(self._model.shares_pass)
+        chunks = plan_prefill(unread, decoding, self._config, self._pace, self._model)
         return tuple(self._prefixes.cut(self._inside.running[chunk.request_id], chunk) for chunk in chunks)
 
     def _unread(self, row: Row, now_s: float) -> Unread:
         hit = None if row.begun else self._prefixes.find(row)
         start = hit.num_tokens if hit else row.num_prefilled
-        waited_s = now_s - row.request.arrived_at_s
-        return Unread(row.request.id, start, row.request.num_prompt_tokens - start, waited_s)
+        num_tokens, waited_s = row.request.num_prompt_tokens - start, now_s - row.request.arrived_at_s
+        num_undivided = self._prefixes.undivided_tokens(row, start)
+        return Unread(row.request.id, start, num_tokens, waited_s, row.layered, num_undivided)
 
     def _without_followers(self, unread: list[Unread]) -> list[Unread]:
         """Leaves out prompts that gain by waiting for a checkpoint of another one."""

@@ -11,10 +11,10 @@ from engine.core.cost_model import Work
 from engine.core.errors import TraceError
 from engine.core.events import StepRecord
 from engine.core.json_text import parse_json
-from engine.core.plan import PrefillChunk
+from engine.core.plan import LayeredPass, PrefillChunk
 
-_STEP_FIELDS, _WORK_FIELDS, _CHUNK_FIELDS = (
-    tuple(f.name for f in dataclasses.fields(kind)) for kind in (StepRecord, Work, PrefillChunk)
+_STEP_FIELDS, _WORK_FIELDS, _CHUNK_FIELDS, _LAYERED_FIELDS = (
+    tuple(f.name for f in dataclasses.fields(kind)) for kind in (StepRecord, Work, PrefillChunk, LayeredPass)
 )
 
 
@@ -23,16 +23,28 @@ def step_to_mapping(record: StepRecord, seq: int) -> dict[str, Any]:
     # By hand, because `dataclasses.asdict` takes ten times as long, and thousands are asked for at once.
     values = {name: getattr(record, name) for name in _STEP_FIELDS}
     values["work"] = {name: getattr(record.work, name) for name in _WORK_FIELDS}
-    values["prefill"] = [{name: getattr(chunk, name) for name in _CHUNK_FIELDS} for chunk in record.prefill]
+    values["prefill"] = [_chunk_to_mapping(chunk) for chunk in record.prefill]
     return {"seq": seq, **values}
+
+
+def _chunk_to_mapping(chunk: PrefillChunk) -> dict[str, Any]:
+    values = {name: getattr(chunk, name) for name in _CHUNK_FIELDS}
+    if chunk.layered:
+        values["layered"] = {name: getattr(chunk.layered, name) for name in _LAYERED_FIELDS}
+    return values
 
 
 def step_from_mapping(values: Mapping[str, Any]) -> StepRecord:
     """Raises: KeyError, TypeError: a field is missing or of the wrong shape."""
     numbers = {name: _number(name, values[name]) for name in _STEP_FIELDS if name not in ("work", "prefill")}
     work = {name: _number(name, value) for name, value in dict(values["work"]).items()}
-    chunks = tuple(PrefillChunk(**chunk) for chunk in values["prefill"])
+    chunks = tuple(_chunk_from_mapping(chunk) for chunk in values["prefill"])
     return StepRecord(**numbers, work=Work(**work), prefill=chunks)
+
+
+def _chunk_from_mapping(values: Mapping[str, Any]) -> PrefillChunk:
+    layered = values.get("layered")
+    return PrefillChunk(**{**values, "layered": LayeredPass(**layered) if layered else None})
 
 
 def _number(name: str, value: Any) -> Any:

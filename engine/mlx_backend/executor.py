@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache
 
 from engine.core.executor import ModelInfo
@@ -17,6 +15,7 @@ from engine.mlx_backend import cuda_attention, launches
 from engine.mlx_backend.checkpoints import Checkpoints
 from engine.mlx_backend.device import on_cpu, on_cuda
 from engine.mlx_backend.forward import Forward, Segment
+from engine.mlx_backend.layered import Share, marker, next_share, state_of
 from engine.mlx_backend.model import LoadedModel
 from engine.mlx_backend.row import Row, draw
 
@@ -29,11 +28,11 @@ _PREALLOCATED_OUTPUT_TOKENS: int = KVCache.step
 # longer, and 18 % in chunks of 512 beside three streams (our measurement, November 2026). Not measured on
 # Metal: there a newcomer may wait so much longer, and nobody else.
 _LEFT_TOKENS = 320
+# Layers of a chunk that are launched first: they must outlast the launch of the others, and fit what MLX
+# takes at once (ten command buffers, about one a layer: `launches`). Chosen, not measured: six of 32.
+_FIRST_SHARE = 0.2
 # A step of many tokens would leave next to no layer, and one of few nearly all. Chosen, not measured.
 _LEAST_LEFT_SHARE, _MOST_LEFT_SHARE = 0.1, 0.5
-# Layers that are launched first: they must outlast the launch of the others, and fit what MLX takes at once
-# (ten command buffers, about one a layer: `launches`). Chosen, not measured: of 32 layers these are six.
-_FIRST_SHARE = 0.2
 
 
 class MlxExecutor:
@@ -48,6 +47,7 @@ class MlxExecutor:
             kv_block_tokens=KVCache.step,
             runs_ahead=not on_cpu(),
             chunk_grid_tokens=cuda_attention.GRID_TOKENS if on_cuda() else 1,
+            num_layers=forward.num_layers,
         )
         self._forward: Forward | None = forward
         self._rows: dict[str, Row] = {}
@@ -67,6 +67,7 @@ class MlxExecutor:
         self._checkpoints.restore(restore, row.caches, _room_tokens(row.request))
 
     def keep(self, keep: Keep) -> None:
+        assert self._rows[keep.request_id].under_way is None, "a pass is under way"
         launches.start(self._checkpoints.keep(keep, self._rows[keep.request_id].caches))
 
     def drop(self, checkpoint: int) -> None:
@@ -82,17 +83,31 @@ class MlxExecutor:
 
     def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> launches.Ticket:
         writing = [self._rows[request_id] for request_id in decode]
-        reading = [self._rows[chunk.request_id] for chunk in prefill]
-        completed = [row for row, chunk in zip(reading, prefill, strict=True) if chunk.completes_prompt]
-        segments = [Segment(_last_token(row), row.caches) for row in writing]
-        segments += [_segment(row, chunk) for row, chunk in zip(reading, prefill, strict=True)]
-        logits = self._ready().read(segments)
-        tokens = None if logits is None else draw(logits, [*writing, *completed])
-        state = _state_of([*writing, *reading])
-        num_tokens = sum(segment.length for segment in segments)
-        ticket = launches.Ticket(tokens, state, _end(reading), _cuts(reading, num_tokens))
+        reading = [(self._rows[chunk.request_id], chunk) for chunk in prefill]
+        shares = [next_share(self._ready(), row, chunk) for row, chunk in reading if chunk.layered]
+        whole = [(row, chunk) for row, chunk in reading if not chunk.layered]
+        tokens = self._read(writing, whole)
+        if any(chunk.layered and chunk.completes_prompt for _, chunk in reading):
+            drawn = [*writing, *(row for row, chunk in reading if chunk.completes_prompt)]
+            tokens = mx.concatenate([_last_token(row) for row in drawn])
+        ticket = launches.Ticket(
+            tokens=tokens,
+            state=state_of([*writing, *(row for row, _ in whole)]) + [a for s in shares for a in s.state],
+            ends=[share.last for share in shares] + [marker(row.caches[-1]) for row, _ in whole[-1:]],
+            cuts=() if on_cpu() else _cuts(len(writing), shares, whole),
+        )
         launches.launch(ticket)
         return ticket
+
+    def _read(self, writing: Sequence[Row], whole: Sequence[tuple[Row, PrefillChunk]]) -> mx.array | None:
+        """The chunks and a token of each row that writes, in one pass; returns the tokens drawn."""
+        if not writing and not whole:
+            return None
+        segments = [Segment(_last_token(row), row.caches) for row in writing]
+        segments += [_segment(row, chunk) for row, chunk in whole]
+        logits = self._ready().read(segments)
+        completed = [row for row, chunk in whole if chunk.completes_prompt]
+        return None if logits is None else draw(logits, [*writing, *completed])
 
     def launch_rest(self, ticket: launches.Ticket) -> None:
         launches.launch_rest(ticket)
@@ -130,35 +145,24 @@ def _last_token(row: Row) -> mx.array:
     return row.last_token
 
 
-def _state_of(rows: Sequence[Row]) -> list[mx.array]:
-    """Everything a launch leaves behind in its rows, so that no later launch has to compute it."""
-    leaves = [leaf for row in rows for _, leaf in tree_flatten([cache.state for cache in row.caches])]
-    seen = [row.seen for row in rows if row.seen is not None]
-    return seen + [leaf for leaf in leaves if isinstance(leaf, mx.array)]
-
-
-def _end(reading: Sequence[Row]) -> mx.array | None:
-    return _marker(reading[-1].caches[-1]) if reading else None
-
-
-def _cuts(reading: Sequence[Row], num_tokens: int) -> tuple[mx.array, mx.array] | None:
-    """Where the step's last chunk has gone through a few layers, and through most of them. A step that only
-    writes is not cut, nor is any on a CPU.
+def _cuts(
+    num_writing: int, shares: Sequence[Share], whole: Sequence[tuple[Row, PrefillChunk]]
+) -> tuple[mx.array, ...]:
+    """Where a few of the step's layers are done, and where most of what it reads is. A step that only writes
+    is not cut.
     """
-    if not reading or on_cpu():
-        return None
-    caches = reading[-1].caches
-    last = len(caches) - 1
-    first, most = int(last * _FIRST_SHARE), int(last * (1 - _left_share(num_tokens)))
-    return _marker(caches[first]), _marker(caches[most])
+    alone = not num_writing and not whole and len(shares) == 1
+    cuts = [cut for share in shares[:1] for cut in share.cuts(alone)]
+    cuts += [share.last for share in shares[1:]]
+    if whole:
+        caches = whole[-1][0].caches
+        last = len(caches) - 1
+        num_tokens = num_writing + sum(chunk.num_tokens for _, chunk in whole)
+        first, most = int(last * _FIRST_SHARE), int(last * (1 - _left_share(num_tokens)))
+        cuts += [marker(caches[first]), marker(caches[most])]
+    return tuple(cuts)
 
 
 def _left_share(num_tokens: int) -> float:
     """The share of a step's layers that is left when the next one is launched."""
     return min(_MOST_LEFT_SHARE, max(_LEAST_LEFT_SHARE, _LEFT_TOKENS / num_tokens))
-
-
-def _marker(cache: Any) -> mx.array:
-    """A number that exists once the cache's layer has extended it."""
-    last = [leaf for _, leaf in tree_flatten(cache.state) if isinstance(leaf, mx.array)][-1]
-    return last[(0,) * last.ndim] + 0

@@ -49,6 +49,7 @@ class Forward:
         batches: rows of one token each go through the model in one pass; otherwise one after the other,
             which is as right and slower.
         one_pass: rows of any length do.
+        num_layers: a pass can be halted between them, for each has a cache of its own; 1 when they do not.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -63,6 +64,11 @@ class Forward:
         self.batches = self._reads_rightly((1, 1, 1))
         self.one_pass = self.batches and self._reads_rightly((1, 4, 2))
         self._selection.choose_last()
+        self.num_layers = self._count_layers()
+
+    def _count_layers(self) -> int:
+        num_caches = len(make_prompt_cache(self._model))
+        return num_caches if num_caches == len(getattr(self._model, "layers", ())) else 1
 
     def new_caches(self, num_tokens: int) -> list[Any]:
         """Empty caches of one row, the plain ones allocated for `num_tokens` at their first use.

@@ -16,15 +16,15 @@ class Ticket:
     Attributes:
         tokens: the tokens drawn, `(n,)`; None when none is.
         state: everything that the work leaves behind, so that no later launch has to compute it.
-        end: computed when the work is. It never shares memory with a cache, because a cache that somebody
-            else can see is copied, not extended.
-        cuts: computed when a little of the work is, and when most of it is; none when it is launched whole.
+        ends: computed when the work is.
+        cuts: computed one after the other, the first when a little of the work is, the last when most of it
+            is; none when it is launched whole.
     """
 
     tokens: mx.array | None
     state: Sequence[mx.array]
-    end: mx.array | None = None
-    cuts: tuple[mx.array, mx.array] | None = None
+    ends: Sequence[mx.array] = ()
+    cuts: Sequence[mx.array] = ()
 
 
 def launch(ticket: Ticket) -> None:
@@ -34,14 +34,15 @@ def launch(ticket: Ticket) -> None:
     MAX_ACTIVE_TASKS). A layer fills about one, so all layers of a step would hold the caller up for most of
     that step.
     """
-    start(_all(ticket) if ticket.cuts is None else ticket.cuts[:1])
+    start(ticket.cuts[:1] or _all(ticket))
 
 
 def launch_rest(ticket: Ticket) -> None:
     """Sends what `launch` left."""
-    if ticket.cuts is not None:
+    if ticket.cuts:
         # Apart from one another, because what is launched together is reported done together.
-        start(ticket.cuts[1:])
+        for cut in ticket.cuts[1:]:
+            start([cut])
         start(_all(ticket))
 
 
@@ -52,7 +53,7 @@ def start(arrays: Sequence[mx.array]) -> None:
 
 def wait_nearly(ticket: Ticket) -> None:
     """Blocks until most of the ticket's work is done, or all of it when it was not cut."""
-    mx.eval(_ends(ticket) if ticket.cuts is None else ticket.cuts)
+    mx.eval(ticket.cuts or _ends(ticket))
 
 
 def wait(ticket: Ticket) -> tuple[int, ...]:
@@ -69,4 +70,4 @@ def _all(ticket: Ticket) -> list[mx.array]:
 
 
 def _ends(ticket: Ticket) -> list[mx.array]:
-    return [array for array in (ticket.tokens, ticket.end) if array is not None]
+    return [*ticket.ends] if ticket.tokens is None else [ticket.tokens, *ticket.ends]

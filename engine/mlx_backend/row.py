@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from engine.core.request import Request
 from engine.mlx_backend.sampling import penalise, random_keys, sample
+
+if TYPE_CHECKING:
+    from engine.mlx_backend.layered import PassUnderWay
 
 
 class Row:
@@ -19,6 +22,7 @@ class Row:
         caches: one per layer, batch size 1.
         last_token: `(1,)`, possibly not computed yet; None until the prompt is complete.
         num_tokens: output tokens drawn so far.
+        under_way: the layered pass that is.
     """
 
     def __init__(self, request: Request, caches: list[Any], vocab: int) -> None:
@@ -26,6 +30,7 @@ class Row:
         self.caches = caches
         self.last_token: mx.array | None = None
         self.num_tokens = 0
+        self.under_way: PassUnderWay | None = None
         seed = request.sampling.seed
         self.seed = secrets.randbits(63) if seed is None else seed
         self.seen = self._prompt_tokens(vocab) if request.sampling.repetition_penalty != 1 else None

@@ -113,6 +113,7 @@ class ModelRoutes:
         model = self._loaded()
         own = (
             "kv_capacity_tokens", "kv_block_tokens", "one_pass", "batches", "runs_ahead", "chunk_grid_tokens",
+            "num_layers",
         )  # fmt: skip
         checkpoints = model.checkpoints and dataclasses.asdict(model.checkpoints)
         return {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from engine.core.executor import Executor
-from engine.core.plan import PrefillChunk
+from engine.core.plan import LayeredPass, PrefillChunk
 from engine.core.request import Request, SamplingParams
 
 
@@ -32,6 +32,27 @@ def chunks_of(
     end = total if end is None else end
     sizes = [(first, min(chunk_tokens, end - first)) for first in range(start, end, chunk_tokens)]
     return [PrefillChunk(request.id, first, size, first + size == total) for first, size in sizes]
+
+
+def shares_of(
+    request: Request,
+    pass_tokens: int,
+    num_layers: int,
+    step_layers: int,
+    start: int = 0,
+    end: int | None = None,
+) -> list[PrefillChunk]:
+    """The same tokens in layered passes of `pass_tokens`, of which a step does `step_layers` at most."""
+    chunks = []
+    for chunk in chunks_of(request, pass_tokens, start, end):
+        layered = LayeredPass(chunk.start, chunk.num_tokens, num_layers)
+        position = chunk.start
+        while position < chunk.end:
+            halt = layered.halt(layered.layers_at(position) + step_layers)
+            completes = chunk.completes_prompt and halt == chunk.end
+            chunks.append(PrefillChunk(request.id, position, halt - position, completes, layered))
+            position = halt
+    return chunks
 
 
 class Driver:

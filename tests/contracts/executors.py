@@ -29,7 +29,7 @@ def _quantised(directory: Path) -> Executor:
 
 def _sim(_: Path) -> Executor:
     sizes = CheckpointSizes(token_bytes=256, capacity_bytes=1 << 20)
-    info = ModelInfo("simulated", context_tokens=2048, kv_capacity_tokens=1 << 20, checkpoints=sizes)
+    info = ModelInfo("simulated", 2048, kv_capacity_tokens=1 << 20, checkpoints=sizes, num_layers=3)
     costs = CostModel(0.01, 0.001, 0.0, 0.02, 0.001, 0.0)
     return SimExecutor(info, costs, VirtualClock(), answer=pseudo_random_answer)
 

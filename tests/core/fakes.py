@@ -9,10 +9,10 @@ from engine.core.cost_model import UNFITTED, CostModel
 from engine.core.events import Event, FinishedEvent, StepRecord
 from engine.core.executor import ModelInfo
 from engine.core.pipeline import Pipeline
-from engine.core.plan import Keep, Restore, StepPlan
+from engine.core.plan import Keep, LayeredPass, PrefillChunk, Restore, StepPlan
 from engine.core.request import Request
 from engine.core.scheduler import Scheduler, run_step
-from engine.sim.executor import SimExecutor, VirtualClock
+from engine.sim.executor import SimExecutor, Ticket, VirtualClock
 
 MODEL = ModelInfo("fake", context_tokens=8192, kv_capacity_tokens=100_000)
 
@@ -27,7 +27,8 @@ def prefill_tokens(plan: StepPlan) -> int:
 
 
 class StrictExecutor(SimExecutor):
-    """Refuses work for rows that were never started or are released, and counts rows alive.
+    """Refuses work for rows that were never started or are released, and counts rows alive. Refuses a gap or
+    a checkpoint in a layered pass.
 
     Of a checkpoint it knows the very tokens, and refuses to start another prompt from them.
     """
@@ -37,6 +38,7 @@ class StrictExecutor(SimExecutor):
         self._prompts: dict[str, Sequence[int]] = {}
         self.kept: dict[int, Keep] = {}
         self._kept_tokens: dict[int, Sequence[int]] = {}
+        self._under_way: dict[str, LayeredPass] = {}
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -49,7 +51,28 @@ class StrictExecutor(SimExecutor):
         assert held[: restore.num_tokens] == self._prompts[restore.request_id][: restore.num_tokens]
         assert self._divisible or restore.num_tokens == len(held)
 
+    def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> Ticket:
+        for chunk in prefill:
+            self._go_on(chunk)
+        return super().launch(decode, prefill)
+
+    def _go_on(self, chunk: PrefillChunk) -> None:
+        under_way = self._under_way.pop(chunk.request_id, None)
+        assert chunk.start == self.depths[chunk.request_id]
+        assert under_way is None or chunk.layered == under_way
+        if chunk.layered:
+            assert under_way or chunk.layered.start == chunk.start
+            assert chunk.layered.layers_at(chunk.start) < chunk.layered.layers_at(chunk.end)
+            assert chunk.layered.halt(chunk.layered.layers_at(chunk.end)) == chunk.end
+            if chunk.end < chunk.layered.end:
+                self._under_way[chunk.request_id] = chunk.layered
+
+    def release(self, request_id: str) -> None:
+        super().release(request_id)
+        self._under_way.pop(request_id, None)
+
     def keep(self, keep: Keep) -> None:
+        assert keep.request_id not in self._under_way
         super().keep(keep)
         prompt = self._prompts[keep.request_id]
         if keep.parent is not None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from engine.core.cost_model import UNFITTED
 from engine.core.executor import ModelInfo
 from engine.core.pipeline import Pipeline
-from engine.core.plan import PrefillChunk, StepPlan
+from engine.core.plan import LayeredPass, PrefillChunk, StepPlan
 from engine.sim.executor import SimExecutor, VirtualClock
 from tests.core.fakes import request
 
@@ -58,6 +58,19 @@ def test_a_step_that_only_writes_stays_queued_until_the_next_is_launched() -> No
     assert steps(pipe, StepPlan(1, 1, decode=("a",))) == []
     assert steps(pipe, StepPlan(2, 1, decode=("a",))) == [1]
     assert calls == ["launch", "launch rest", "launch", "wait", "launch rest"]
+
+
+def test_the_end_of_a_layered_pass_and_its_prompt_is_waited_for_at_once() -> None:
+    layered = LayeredPass(0, 5, 5)
+    pipe, calls = pipeline()
+    assert (
+        steps(pipe, StepPlan(1, 1, decode=("a",), prefill=(PrefillChunk("b", 0, 3, False, layered),))) == []
+    )
+    assert steps(pipe, StepPlan(2, 1, decode=("a",), prefill=(PrefillChunk("b", 3, 2, True, layered),))) == [
+        1,
+        2,
+    ]
+    assert calls == ["launch", "launch rest", "wait nearly", "launch", "wait", "launch rest", "wait"]
 
 
 def test_where_launches_block_nothing_finished_is_held_back() -> None:

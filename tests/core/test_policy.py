@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.config import PrefillOrder, SchedulerConfig, parse_config
 from engine.core.cost_model import UNFITTED, CostModel, Work
-from engine.core.pace import Pace
-from engine.core.policy import LEAST_SHARE, Unread, order_prompts, plan_prefill
+from engine.core.executor import ModelInfo
+from engine.core.layering import Unread
+from engine.core.pace import LEAST_SHARE, Pace
+from engine.core.policy import order_prompts, plan_prefill
 
 STREAMS = Work.of_decode([100, 200, 300])
 NOBODY = Work()
 KNOWN = Pace(UNFITTED, proven=True)
+MODEL = ModelInfo("fake", context_tokens=8192, kv_capacity_tokens=100_000)
+GRID = replace(MODEL, chunk_grid_tokens=256)
 
 
 def unread(*lengths: int, start: int = 0) -> list[Unread]:
@@ -19,7 +25,7 @@ def unread(*lengths: int, start: int = 0) -> list[Unread]:
 
 
 def plan(prompts: list[Unread], decoding: Work = STREAMS, **knobs: object) -> dict[str, int]:
-    chunks = plan_prefill(prompts, decoding, parse_config(knobs), KNOWN)
+    chunks = plan_prefill(prompts, decoding, parse_config(knobs), KNOWN, MODEL)
     return {chunk.request_id: chunk.num_tokens for chunk in chunks}
 
 
@@ -73,14 +79,14 @@ def test_whole_gives_the_oldest_its_share_beside_a_shorter_one() -> None:
 
 
 def test_a_completing_chunk_says_so() -> None:
-    chunks = plan_prefill(unread(40, 60), STREAMS, parse_config({"prefill_chunk_tokens": 70}), KNOWN)
+    chunks = plan_prefill(unread(40, 60), STREAMS, parse_config({"prefill_chunk_tokens": 70}), KNOWN, MODEL)
     assert [chunk.completes_prompt for chunk in chunks] == [True, False]
 
 
 @given(st.integers(0, 8000), st.floats(0.05, 5.0))
 def test_paced_reads_the_largest_chunk_that_keeps_the_target(start: int, target_s: float) -> None:
     config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
-    (chunk,) = plan_prefill(unread(100_000, start=start), STREAMS, config, KNOWN)
+    (chunk,) = plan_prefill(unread(100_000, start=start), STREAMS, config, KNOWN, MODEL)
     step_s = UNFITTED.seconds(STREAMS + Work.of_prefill([chunk]))
     anyway_s = UNFITTED.seconds(STREAMS) + UNFITTED.chunk_s
     most_s = max(target_s, anyway_s + LEAST_SHARE * max(target_s, anyway_s))
@@ -93,8 +99,8 @@ def test_paced_reads_the_largest_chunk_that_keeps_the_target(start: int, target_
 def test_a_paced_chunk_lies_on_the_grid_at_little_loss(start: int, target_s: float) -> None:
     config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
     prompts = unread(100_000, start=start)
-    (anywhere,) = plan_prefill(prompts, STREAMS, config, KNOWN)
-    (chunk,) = plan_prefill(prompts, STREAMS, config, KNOWN, grid_tokens=256)
+    (anywhere,) = plan_prefill(prompts, STREAMS, config, KNOWN, MODEL)
+    (chunk,) = plan_prefill(prompts, STREAMS, config, KNOWN, GRID)
     if anywhere.num_tokens < 256:
         assert chunk == anywhere
     else:
@@ -105,7 +111,7 @@ def test_a_paced_chunk_lies_on_the_grid_at_little_loss(start: int, target_s: flo
 
 def test_the_end_of_a_prompt_need_not_lie_on_the_grid() -> None:
     config = parse_config({"prefill_policy": "paced", "pause_target_s": 60})
-    (chunk,) = plan_prefill(unread(1111), STREAMS, config, KNOWN, grid_tokens=256)
+    (chunk,) = plan_prefill(unread(1111), STREAMS, config, KNOWN, GRID)
     assert chunk.completes_prompt
 
 
@@ -114,7 +120,7 @@ def test_a_target_that_nothing_keeps_does_not_stop_all_reading() -> None:
     anyway_s = UNFITTED.seconds(many) + UNFITTED.chunk_s
     for target_s in (0.001, 0.2):
         config = parse_config({"prefill_policy": "paced", "pause_target_s": target_s})
-        (chunk,) = plan_prefill(unread(5000), many, config, KNOWN)
+        (chunk,) = plan_prefill(unread(5000), many, config, KNOWN, MODEL)
         tokens_s = UNFITTED.prefill_seconds(chunk.num_tokens) - UNFITTED.chunk_s
         assert tokens_s == pytest.approx(LEAST_SHARE * anyway_s, rel=0.05)
 
@@ -124,7 +130,7 @@ def test_however_slow_the_machine_chunks_are_not_too_small_to_get_on() -> None:
     config = parse_config({"prefill_policy": "paced", "pause_target_s": 0.2})
     read = 0
     for _ in range(200):
-        (chunk,) = plan_prefill(unread(100_000), STREAMS, config, pace)
+        (chunk,) = plan_prefill(unread(100_000), STREAMS, config, pace, MODEL)
         pace.note(Work.of_prefill([chunk]) + STREAMS, 0.5 + 0.001 * chunk.num_tokens)
         read += chunk.num_tokens
     assert read > 200 * 10
@@ -139,7 +145,7 @@ def test_a_later_paced_chunk_is_smaller() -> None:
 def test_paced_shares_its_time_over_prompts() -> None:
     knobs = {"prefill_policy": "paced", "pause_target_s": 0.5}
     chunks = plan_prefill(
-        unread(5000, 20, 30), STREAMS, parse_config({**knobs, "prefill_order": "shortest"}), KNOWN
+        unread(5000, 20, 30), STREAMS, parse_config({**knobs, "prefill_order": "shortest"}), KNOWN, MODEL
     )
     taken = {chunk.request_id: chunk.num_tokens for chunk in chunks}
     assert set(taken) == {"p0", "p1", "p2"}
@@ -150,7 +156,7 @@ def test_paced_shares_its_time_over_prompts() -> None:
 def test_free_work_has_no_largest_chunk() -> None:
     free = CostModel(0, 0, 0, 0, 0, 0)
     config = parse_config({"prefill_policy": "paced"})
-    (chunk,) = plan_prefill(unread(5000), STREAMS, config, Pace(free, proven=True))
+    (chunk,) = plan_prefill(unread(5000), STREAMS, config, Pace(free, proven=True), MODEL)
     assert chunk.num_tokens == 5000
 
 

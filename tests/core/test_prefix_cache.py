@@ -89,6 +89,18 @@ def test_two_that_arrive_together_read_what_they_share_once(model: object, order
 
 
 @BOTH_KINDS
+def test_who_shares_a_prefix_does_not_wait_for_all_of_a_layered_pass(model: ModelInfo) -> None:
+    engine = Engine(model=replace(model, num_layers=32), solo_chunk_tokens=128)
+    engine.submit(chat("a", SYSTEM, message(2, 3000)), chat("b", SYSTEM, message(3, 60)))
+    engine.run()
+    first_b = next(i for i, plan in enumerate(engine.plans) if any(c.request_id == "b" for c in plan.prefill))
+    read_before = sum(c.num_tokens for plan in engine.plans[:first_b] for c in plan.prefill)
+    assert any(c.layered for plan in engine.plans for c in plan.prefill)
+    assert read_before <= 400 + 128
+    assert engine.ends()["b"].timeline.cached_tokens >= 384
+
+
+@BOTH_KINDS
 def test_plain_prompts_that_begin_alike_share_without_a_boundary(model: object) -> None:
     engine = Engine(model=model, solo_chunk_tokens=100)
     engine.submit(chat("a", SYSTEM + message(2, 900)), chat("b", SYSTEM + message(3, 50)))
@@ -210,11 +222,23 @@ knobs = st.fixed_dictionaries(
 
 
 @settings(max_examples=300)
-@given(st.sampled_from([DIVISIBLE, WINDOWED]), conversations, knobs, st.integers(0, 40), st.booleans())
+@given(
+    st.sampled_from([DIVISIBLE, WINDOWED]),
+    conversations,
+    knobs,
+    st.integers(0, 40),
+    st.booleans(),
+    st.sampled_from([1, 8]),
+)
 def test_every_prompt_token_is_read_once_or_cached_and_the_budget_holds(
-    model: ModelInfo, wanted: list[tuple[object, ...]], config: dict[str, object], shrink_at: int, ahead: bool
+    model: ModelInfo,
+    wanted: list[tuple[object, ...]],
+    config: dict[str, object],
+    shrink_at: int,
+    ahead: bool,
+    num_layers: int,
 ) -> None:
-    engine = Engine(model=replace(model, runs_ahead=ahead), **config)
+    engine = Engine(model=replace(model, runs_ahead=ahead, num_layers=num_layers), **config)
     aborted = set()
     for step in range(20_000):
         for index, (messages, output, arrives, leaves, priority) in enumerate(wanted):

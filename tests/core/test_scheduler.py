@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from engine.core.executor import ModelInfo
 from engine.core.request import FinishReason
 from engine.core.timeline import PauseKind
 from engine.sim.executor import TOKEN
-from tests.core.fakes import Engine, chunks_of, prefill_tokens, request
+from tests.core.fakes import MODEL, Engine, chunks_of, prefill_tokens, request
 
 prompts = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 12), st.integers(0, 20)), max_size=12)
 knobs = st.fixed_dictionaries(
@@ -26,9 +28,12 @@ knobs = st.fixed_dictionaries(
 )
 
 
-def serve(arrivals: list[tuple[int, int, int]], config: dict[str, object]) -> Engine:
+models = st.sampled_from([1, 8, 30]).map(lambda num_layers: replace(MODEL, num_layers=num_layers))
+
+
+def serve(model: ModelInfo, arrivals: list[tuple[int, int, int]], config: dict[str, object]) -> Engine:
     """Submits each (prompt, output, arrival step) at its step and runs to rest."""
-    engine = Engine(**config)
+    engine = Engine(model, **config)
     pending = sorted(enumerate(arrivals), key=lambda entry: entry[1][2])
     step = 0
     while pending or not engine.scheduler.is_idle:
@@ -42,11 +47,11 @@ def serve(arrivals: list[tuple[int, int, int]], config: dict[str, object]) -> En
 
 
 @settings(max_examples=150, deadline=None)
-@given(prompts, knobs)
+@given(models, prompts, knobs)
 def test_every_prompt_token_is_read_exactly_once_and_every_answer_is_whole(
-    arrivals: list[tuple[int, int, int]], config: dict[str, object]
+    model: ModelInfo, arrivals: list[tuple[int, int, int]], config: dict[str, object]
 ) -> None:
-    engine = serve(arrivals, config)
+    engine = serve(model, arrivals, config)
     ends = engine.ends()
     for index, (prompt, output, _) in enumerate(arrivals):
         request_id = f"r{index}"
@@ -62,11 +67,11 @@ def test_every_prompt_token_is_read_exactly_once_and_every_answer_is_whole(
 
 
 @settings(max_examples=150, deadline=None)
-@given(prompts, knobs)
+@given(models, prompts, knobs)
 def test_prefill_never_exceeds_the_budget_and_the_oldest_prompt_always_advances(
-    arrivals: list[tuple[int, int, int]], config: dict[str, object]
+    model: ModelInfo, arrivals: list[tuple[int, int, int]], config: dict[str, object]
 ) -> None:
-    engine = serve(arrivals, config)
+    engine = serve(model, arrivals, config)
     limit = config["prefill_chunk_tokens"] if config["prefill_policy"] == "fixed" else 1 << 62
     for plan in engine.plans:
         assert len(plan.decode) == len(set(plan.decode))
@@ -136,11 +141,14 @@ def test_a_row_is_freed_within_one_step_of_its_abort() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(prompts, knobs, st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40)), max_size=12))
+@given(models, prompts, knobs, st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40)), max_size=12))
 def test_admitted_is_finished_plus_aborted_plus_inside(
-    arrivals: list[tuple[int, int, int]], config: dict[str, object], aborts: list[tuple[int, int]]
+    model: ModelInfo,
+    arrivals: list[tuple[int, int, int]],
+    config: dict[str, object],
+    aborts: list[tuple[int, int]],
 ) -> None:
-    engine = Engine(**config, max_waiting_requests=4)
+    engine = Engine(model, **config, max_waiting_requests=4)
     verdicts = engine.submit(*(request(f"r{i}", p, o) for i, (p, o, _) in enumerate(arrivals)))
     admitted = {f"r{i}" for i, verdict in enumerate(verdicts) if isinstance(verdict, Admitted)}
     ended = set()

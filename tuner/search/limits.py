@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from engine.core import layering
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import CostModel, Work
+from engine.core.executor import ModelInfo
+from engine.core.layering import Unread
+from engine.core.plan import PrefillChunk
 from tuner.search.objective import Score
 from tuner.search_space import MIN_CHUNK_TOKENS
 from tuner.trials import Outcome
@@ -54,20 +58,20 @@ IMPOSSIBLE_HELP = (
 )
 
 
-def floor_of(costs: CostModel, decode_s: float, one_pass: bool, rows: int) -> Floor:
+def floor_of(costs: CostModel, decode_s: float, model: ModelInfo, rows: int) -> Floor:
     """The floor by the fitted costs.
 
     Args:
         decode_s: measured.
-        one_pass: rows and chunks go through the model together.
         rows: streams at the same time.
     """
-    reading = Work(1, MIN_CHUNK_TOKENS, MIN_CHUNK_TOKENS * MIN_CHUNK_TOKENS / 2)
-    chunk_s = costs.seconds(reading)
-    if one_pass:
+    prompt = Unread("", 0, layering.MOST_TOKENS, waited_s=0.0)
+    layered = layering.begin(prompt, MIN_CHUNK_TOKENS, model)
+    reading = Work.of_prefill([PrefillChunk("", 0, MIN_CHUNK_TOKENS, False, layered)])
+    if model.shares_pass:
         beside = dataclasses.replace(reading, decode_rows=rows)
         return Floor(decode_s, max(decode_s, costs.seconds(beside)))
-    return Floor(decode_s, decode_s + chunk_s)
+    return Floor(decode_s, decode_s + costs.seconds(reading))
 
 
 def bound_of(

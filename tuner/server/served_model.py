@@ -46,4 +46,5 @@ def model_info(entry: Mapping[str, Any], context_tokens: int) -> ModelInfo:
         batches=bool(said.get("batches", True)),
         runs_ahead=bool(said.get("runs_ahead", True)),
         chunk_grid_tokens=int(said.get("chunk_grid_tokens", 1)),
+        num_layers=int(said.get("num_layers", 1)),
     )

@@ -4,6 +4,7 @@ import dataclasses
 
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import UNFITTED
+from engine.core.executor import ModelInfo
 from tuner.search.limits import Floor, bound_of, floor_of
 from tuner.trials import Outcome
 
@@ -11,6 +12,9 @@ SMALLEST = Outcome(
     config=SchedulerConfig(prefill_chunk_tokens=16), long_ttft_p95_s=9.0, long_ttft_n=3, worst_pause_s=0.6,
     shed_rate=0.0, replicates=1, num_requests=12,
 )  # fmt: skip
+TOGETHER = ModelInfo("m", context_tokens=8192, kv_capacity_tokens=100_000)
+APART = dataclasses.replace(TOGETHER, one_pass=False)
+IN_LAYERS = dataclasses.replace(TOGETHER, num_layers=32)
 
 
 def test_a_decode_step_beyond_the_slo_makes_it_impossible() -> None:
@@ -18,16 +22,21 @@ def test_a_decode_step_beyond_the_slo_makes_it_impossible() -> None:
 
 
 def test_so_does_the_smallest_chunk_beside_it() -> None:
-    floor = floor_of(UNFITTED, 0.4, one_pass=False, rows=3)
+    floor = floor_of(UNFITTED, 0.4, APART, rows=3)
     assert floor.chunk_s > 0.4
     assert "smallest chunk" in str(floor.verdict(0.45))
     assert floor.verdict(1.0) is None
 
 
 def test_rows_and_chunks_that_go_together_share_a_pass() -> None:
-    together = floor_of(UNFITTED, 0.09, one_pass=True, rows=3)
-    apart = floor_of(UNFITTED, 0.09, one_pass=False, rows=3)
+    together = floor_of(UNFITTED, 0.09, TOGETHER, rows=3)
+    apart = floor_of(UNFITTED, 0.09, APART, rows=3)
     assert 0.09 <= together.chunk_s < apart.chunk_s
+
+
+def test_a_share_of_a_pass_bears_a_share_of_what_a_chunk_costs() -> None:
+    in_layers, apart = (floor_of(UNFITTED, 0.09, model, rows=3) for model in (IN_LAYERS, APART))
+    assert 0.09 < in_layers.chunk_s < apart.chunk_s - UNFITTED.chunk_s / 2
 
 
 def test_what_bounds_the_pause_is_told_apart() -> None:

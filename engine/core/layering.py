@@ -1,0 +1,74 @@
+"""Prompts that are still to be read, and the passes that spread that over steps by layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.core.executor import ModelInfo
+from engine.core.plan import LayeredPass
+
+# What a layer computes for all tokens of a pass at once takes memory beside the weights. A matrix of so many
+# rows fills any device, and an 8B-class model's feed-forward takes a few hundred MB for it.
+MOST_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A prompt that is not wholly read yet.
+
+    Attributes:
+        layered: the pass that is under way, or else that a chunk would begin.
+        num_undivided: tokens up to where its caches must be halted; all of them when None.
+    """
+
+    request_id: str
+    start: int
+    num_tokens: int
+    waited_s: float
+    layered: LayeredPass | None = None
+    num_undivided: int | None = None
+
+    @property
+    def least_tokens(self) -> int:
+        """The fewest that a step can read of it."""
+        return self.layered.next_halt(self.start) - self.start if self.layered else 1
+
+    def halt(self, num_tokens: int) -> int:
+        """The most of so many tokens after which reading can be halted."""
+        return self.layered.last_halt(self.start + num_tokens) - self.start if self.layered else num_tokens
+
+
+def begin(prompt: Unread, step_tokens: int, model: ModelInfo, grid_tokens: int = 1) -> LayeredPass | None:
+    """The pass that reading goes on with where steps read `step_tokens`; None when a chunk is as good.
+
+    Args:
+        grid_tokens: as of `tokens_on_grid`, for a pass that does not end where it must.
+    """
+    num_tokens = prompt.num_tokens if prompt.num_undivided is None else prompt.num_undivided
+    most = min(num_tokens, MOST_TOKENS, step_tokens * model.layered_steps)
+    if step_tokens < most < num_tokens and grid_tokens > 1:
+        most = tokens_on_grid(most, grid_tokens)
+    elif step_tokens < most < num_tokens:
+        # A whole number of layers for each step.
+        layers = -(-step_tokens * model.num_layers // most)
+        most = step_tokens * model.num_layers // layers
+    if most <= step_tokens or most < model.num_layers:
+        return None
+    return LayeredPass(prompt.start, most, model.num_layers)
+
+
+def pass_tokens(step_tokens: int, model: ModelInfo) -> int:
+    """Of a long prompt's passes where steps read `step_tokens`."""
+    return max(step_tokens, min(step_tokens * model.layered_steps, MOST_TOKENS))
+
+
+def tokens_on_grid(num_tokens: int, grid_tokens: int) -> int:
+    """Fewer by less than a quarter or a step of the grid, so that few lengths occur; as many where they are
+    fewer than the grid's.
+    """
+    if not 1 < grid_tokens <= num_tokens:
+        return num_tokens
+    step = grid_tokens
+    while 8 * step <= num_tokens:
+        step *= 2
+    return num_tokens // step * step
