@@ -229,13 +229,16 @@ def _fit_cost(arguments: argparse.Namespace) -> int:
 
     try:
         with open(arguments.steps, encoding="utf-8") as lines:
-            fit = fit_cost_model(read_steps(lines))
+            steps = list(read_steps(lines))
+        fit = fit_cost_model(steps)
         fit.check()
     except (EvenflowError, OSError, UnicodeDecodeError) as error:
         return _fail(f"{arguments.steps}: {reason(error)}")
     for line in fit.table():
         print(line, file=sys.stderr)
-    print(json.dumps(dataclasses.asdict(fit) | {"circumstances": circumstances()}))
+    layered = (chunk.layered for step in steps for chunk in step.prefill)
+    num_layers = next((one.num_layers for one in layered if one), 1)
+    print(json.dumps(dataclasses.asdict(fit) | {"num_layers": num_layers, "circumstances": circumstances()}))
     return 0
 
 

@@ -147,17 +147,20 @@ class ConfigStore:
         return self._add(before.config, "engine", why, verdict)
 
     def rollback(self, if_generation: int | None, who: str, why: str) -> ConfigChange:
-        """A new generation with the config that was kept before the current one.
+        """A new generation with the config that was kept before the current one, and is another.
 
         Raises:
             StaleGenerationError: the caller knows an old generation.
             NothingKeptError: the current one is the first ever kept.
         """
         self._check(if_generation)
-        kept = _last_kept(self._history[:-1])
+        kept = _last_kept([change for change in self._history if change.config != self.current.config])
         if kept is None:
             raise NothingKeptError("no earlier config was kept; there is nothing to go back to")
-        self.judge(self.current.generation, Verdict.ROLLED_BACK)
+        # All that came after it is gone back from: the next rollback goes on from there.
+        undone = (change for change in self._history if change.generation > kept.generation)
+        for change in [c for c in undone if c.verdict is Verdict.KEPT or c is self.current]:
+            self.judge(change.generation, Verdict.ROLLED_BACK)
         return self._add(kept.config, who, why or f"rollback to generation {kept.generation}", Verdict.KEPT)
 
     def judge(self, generation: int, verdict: Verdict) -> ConfigChange:

@@ -31,7 +31,7 @@ LAPTOP_GPU = CostModel(
 # The same model's keys and values: 32 layers, 8 heads of 128, two bytes each.
 _CHECKPOINTS = CheckpointSizes(token_bytes=131_072, capacity_bytes=8 << 30)
 SIM_MODEL = ModelInfo(
-    name="sim", context_tokens=131_072, kv_capacity_tokens=262_144, checkpoints=_CHECKPOINTS
+    name="sim", context_tokens=131_072, kv_capacity_tokens=262_144, checkpoints=_CHECKPOINTS, num_layers=32
 )
 VOCABULARY = 49_152
 

@@ -53,14 +53,16 @@ CONFIGS = {
 
 CACHES = {
     "roomy": {"prefill_chunk_tokens": 32, "solo_chunk_tokens": 64},
-    "scarce": {"prefill_chunk_tokens": 32, "solo_chunk_tokens": 64, "prefix_cache_bytes": 50_000},
+    "scarce": {"prefill_chunk_tokens": 32, "solo_chunk_tokens": 64, "prefix_cache_bytes": 200_000},
     "shortest": {"prefill_chunk_tokens": 48, "solo_chunk_tokens": 48, "prefill_order": "shortest"},
 }
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3"])
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MlxExecutor:
-    return MlxExecutor(load_model(make_tiny_model(tmp_path_factory.mktemp("model"), request.param)))
+    return MlxExecutor(
+        load_model(make_tiny_model(tmp_path_factory.mktemp("model"), request.param, num_hidden_layers=8))
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)

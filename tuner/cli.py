@@ -176,6 +176,7 @@ def _add_simulate(commands: Any) -> None:
     add("--speed", type=speed, default=1.0, metavar="X", help="2 sends everything in half the time")
     add("--window", type=duration, metavar="60s", help="only the trace's first so many seconds")
     add("--context", type=positive, default=32768, metavar="N", help="of the model (default %(default)s)")
+    add("--layers", type=positive, metavar="N", help="of the model (default: those that `fit-cost` saw used)")
     add("--slo-pause", type=duration, default=0.5, metavar="0.5s", help="longest pause (default 0.5s)")
     add("--seed", type=seed, default=1, metavar="N", help="of the stalls (default %(default)s)")
     add("--json", action="store_true", help="one JSON object on stdout")

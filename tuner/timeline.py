@@ -21,7 +21,7 @@ class Chunk:
 
     Attributes:
         request_id: whose prompt; None when it is none of the run's, or did not end.
-        start: of the prompt's tokens, the first that was read.
+        start: of the prompt's tokens, the first that was read; or as many as a layered pass had come to.
         from_s, to_s: of the whole step, which may have read other prompts too.
     """
 

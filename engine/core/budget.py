@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.core import layering
 from engine.core.config import PrefillPolicy, SchedulerConfig
 from engine.core.cost_model import Work
 from engine.core.executor import ModelInfo
@@ -96,19 +97,7 @@ def budget_beside(
         return TokenBudget(UNLIMITED)
     if config.prefill_policy is PrefillPolicy.PACED:
         return paced_budget(decoding, config.pause_target_s, pace, model)
-    return TokenBudget(tokens_beside(decoding, config))
-
-
-def tokens_beside(decoding: Work, config: SchedulerConfig) -> int:
-    """What the streams leave of a chunk of the fixed policy that goes through the model with them.
-
-    A matrix is then as high as the knob says: three rows more than 1,024, and a step took a third longer on
-    an H200, whose last tiles were all but empty (our measurement, November 2026).
-    """
-    chunk_tokens = config.prefill_chunk_tokens
-    if decoding.num_decodes:
-        return chunk_tokens
-    return max(chunk_tokens - decoding.decode_rows, (chunk_tokens + 1) // 2)
+    return TokenBudget(config.prefill_chunk_tokens)
 
 
 def paced_budget(decoding: Work, target_s: float, pace: Pace, model: ModelInfo) -> TimeBudget:
@@ -118,4 +107,4 @@ def paced_budget(decoding: Work, target_s: float, pace: Pace, model: ModelInfo) 
     decode_s, chunk_s = pace.costs.seconds(decoding), pace.costs.chunk_s
     least_s = chunk_s + LEAST_SHARE * max(target_s, decode_s + chunk_s)
     seconds = max(pace.seconds(target_s) - decode_s, least_s)
-    return TimeBudget(seconds, pace.tokens(target_s, decoding), pace, model.layered_steps)
+    return TimeBudget(seconds, pace.tokens(target_s, decoding), pace, layering.most_steps(model))

@@ -42,7 +42,7 @@ class SchedulerConfig:
     )
     prefill_chunk_tokens: int = _knob(
         1024,
-        "total prefill tokens a step may run while anybody streams; tokens written in the same pass count",
+        "total prefill tokens a step may run while anybody streams",
         1,
         1 << 20,
     )

@@ -11,6 +11,7 @@ from engine.core.plan import LayeredPass, PrefillChunk
 
 # Tokens of a chunk where work costs nothing.
 _NO_LIMIT = 1 << 30
+# Seconds of a token where work costs nothing, so that something can be divided by them.
 _LEAST_S = 1e-12
 
 
@@ -79,9 +80,9 @@ class Work:
         shared = one_pass and any(chunk.layered is None for chunk in chunks)
         return cls.of_prefill(chunks) + writing.beside_chunks(shared)
 
-    def beside_chunks(self, one_pass: bool) -> Self:
-        """Rows that write, as they count in a step that reads."""
-        if not one_pass:
+    def beside_chunks(self, shared: bool) -> Self:
+        """Rows that write, as they count in a step that reads: in a pass that they share or in their own."""
+        if not shared:
             return self
         return type(self)(decode_rows=self.decode_rows, decode_kv_tokens=self.decode_kv_tokens)
 

@@ -12,10 +12,6 @@ from typing import Any, Protocol
 from engine.core.plan import Keep, PrefillChunk, Restore
 from engine.core.request import Request
 
-# A step of a layered pass does at least so many layers: with fewer, to halt where a layer ends would be too
-# coarse for a step to last as long as it is meant to. Chosen, not measured.
-LEAST_LAYERS = 4
-
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSizes:
@@ -73,16 +69,6 @@ class ModelInfo:
     runs_ahead: bool = True
     chunk_grid_tokens: int = 1
     num_layers: int = 1
-
-    @property
-    def layered_steps(self) -> int:
-        """The most steps that a layered pass is spread over; 1 when there are none."""
-        return max(1, self.num_layers // LEAST_LAYERS)
-
-    @property
-    def shares_pass(self) -> bool:
-        """Whether rows that write mostly go through the model with the chunks beside them."""
-        return self.one_pass and self.layered_steps == 1
 
     def kv_tokens(self, request: Request) -> int:
         """KV that is allocated for a request when it has grown to its end."""

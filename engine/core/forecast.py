@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.core import admission
+from engine.core import admission, layering
 from engine.core.admission import Load
 from engine.core.budget import budget_beside
 from engine.core.config import PrefillPolicy, SchedulerConfig
-from engine.core.cost_model import Work
+from engine.core.cost_model import CostModel, Work
 from engine.core.executor import ModelInfo
-from engine.core.layering import pass_tokens, tokens_on_grid
 from engine.core.pace import UNLIMITED, Pace
 from engine.core.request import Request
 from engine.core.row import Row
@@ -49,14 +48,15 @@ class Forecast:
 
     def _reading_s(self, rows: Sequence[Row], writing: Work, config: SchedulerConfig) -> float:
         """Time to read what is unread of `rows` while those that write go on."""
-        prompts = [(row.num_done, row.num_uncached) for row in rows if row.num_unread]
-        if not prompts:
+        rows = [row for row in rows if row.num_unread]
+        if not rows:
             return 0.0
+        prompts = [(row.num_done, row.num_uncached) for row in rows]
         costs = self._pace.costs
-        beside = writing.beside_chunks(self._model.shares_pass)
+        beside = writing.beside_chunks(layering.shares_pass(self._model))
         chunk = self._chunk_tokens(prompts, beside, config)
-        at_once = pass_tokens(chunk, self._model)
-        reading_s = sum(costs.prefill_seconds(tokens, start, at_once) for start, tokens in prompts)
+        at_once = layering.pass_tokens(chunk, self._model)
+        reading_s = sum(_prompt_s(row, costs, at_once) for row in rows)
         num_chunks = sum(-(-tokens // chunk) for _, tokens in prompts)
         between_s = (config.decode_steps_per_chunk - 1) * costs.seconds(writing)
         return reading_s + num_chunks * (costs.seconds(beside) + between_s)
@@ -74,7 +74,7 @@ class Forecast:
         depth = max(start + tokens // 2 for start, tokens in prompts)
         chunk = max(1, budget_beside(beside, config, self._pace, self._model).most_tokens(depth))
         paced = config.prefill_policy is PrefillPolicy.PACED
-        return tokens_on_grid(chunk, self._model.chunk_grid_tokens) if paced else chunk
+        return layering.tokens_on_grid(chunk, self._model.chunk_grid_tokens) if paced else chunk
 
     def _slot_wait_s(
         self, request: Request, running: Sequence[Row], num_ahead: int, config: SchedulerConfig
@@ -88,6 +88,16 @@ class Forecast:
         step_s = self._pace.costs.seconds(Work.of_decode(row.depth for row in running))
         left = [self._output.left(row.request.max_tokens, row.num_sampled) for row in running]
         return slot_wait_seconds([n * step_s for n in left], num_ahead + max(0, -free))
+
+
+def _prompt_s(row: Row, costs: CostModel, pass_tokens: int) -> float:
+    """Time to read what is unread of one prompt, with nothing beside it."""
+    start, under_way_s = row.num_done, 0.0
+    if row.layered:
+        left = row.layered.end - row.num_prefilled
+        start, under_way_s = row.layered.end, left * costs.layered_token_seconds(row.layered)
+    tokens = row.request.num_prompt_tokens - start
+    return under_way_s + costs.prefill_seconds(tokens, start, pass_tokens)
 
 
 def slot_wait_seconds(remaining_s: Iterable[float], num_ahead: int) -> float:

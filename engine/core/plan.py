@@ -102,7 +102,8 @@ class StepPlan:
         restore: rows whose reading begins in this step, after a prefix that a checkpoint holds.
         drop: checkpoints to free.
         decode: rows that write one token each.
-        prefill: chunks to read; their total is the step's prefill budget at most.
+        prefill: chunks to read; their total is the step's prefill budget at most, or a layer of a pass that
+            began under a larger one.
         keep: checkpoints to take.
     """
 

@@ -156,7 +156,11 @@ class PrefixCache:
             if min(divided, stop) >= least or (stop >= least and _is_prefix(row, reader, stop))
         )  # fmt: skip
         first = min(useful, default=None)
-        return first is not None and self._index.fits(reader.digests, first)
+        if first is None or not self._index.fits(reader.digests, first):
+            return False
+        # A checkpoint inside a pass is taken at its end: not worth more reading by others than it spares.
+        left = reader.layered.end - reader.num_prefilled if reader.layered else 0
+        return min(common, first) - least + LEAST_TOKENS >= left
 
     def cut(self, row: Row, chunk: PrefillChunk) -> PrefillChunk:
         """Ends the chunk where a checkpoint is to be taken, if caches must not have gone further then."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from engine.core import admission
+from engine.core import admission, layering
 from engine.core.admission import Admitted, RefusalCode, Refused
 from engine.core.config import SchedulerConfig
 from engine.core.cost_model import UNFITTED, CostModel, Work
@@ -184,7 +184,8 @@ class Scheduler:
         if not rows or too_soon:
             return ()
         unread = self._without_followers([self._unread(row, now_s) for row in rows])
-        decoding = Work.of_decode(row.depth for row in decode).beside_chunks(self._model.shares_pass)
+        shared = layering.shares_pass(self._model)
+        decoding = Work.of_decode(row.depth for row in decode).beside_chunks(shared)
         chunks = plan_prefill(unread, decoding, self._config, self._pace, self._model)
         return tuple(self._prefixes.cut(self._inside.running[chunk.request_id], chunk) for chunk in chunks)
 

@@ -43,8 +43,9 @@ def step_from_mapping(values: Mapping[str, Any]) -> StepRecord:
 
 
 def _chunk_from_mapping(values: Mapping[str, Any]) -> PrefillChunk:
-    layered = values.get("layered")
-    return PrefillChunk(**{**values, "layered": LayeredPass(**layered) if layered else None})
+    fields = dict(values)
+    layered = fields.pop("layered", None)
+    return PrefillChunk(**fields, layered=None if layered is None else LayeredPass(**dict(layered)))
 
 
 def _number(name: str, value: Any) -> Any:

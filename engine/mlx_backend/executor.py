@@ -15,7 +15,7 @@ from engine.mlx_backend import cuda_attention, launches
 from engine.mlx_backend.checkpoints import Checkpoints
 from engine.mlx_backend.device import on_cpu, on_cuda
 from engine.mlx_backend.forward import Forward, Segment
-from engine.mlx_backend.layered import Share, marker, next_share, state_of
+from engine.mlx_backend.layered import PassUnderWay, Share, marker, share_of, state_of
 from engine.mlx_backend.model import LoadedModel
 from engine.mlx_backend.row import Row, draw
 
@@ -51,6 +51,7 @@ class MlxExecutor:
         )
         self._forward: Forward | None = forward
         self._rows: dict[str, Row] = {}
+        self._passes: dict[str, PassUnderWay] = {}
         self._checkpoints = Checkpoints()
 
     @property
@@ -67,7 +68,7 @@ class MlxExecutor:
         self._checkpoints.restore(restore, row.caches, _room_tokens(row.request))
 
     def keep(self, keep: Keep) -> None:
-        assert self._rows[keep.request_id].under_way is None, "a pass is under way"
+        assert keep.request_id not in self._passes, "a pass is under way"
         launches.start(self._checkpoints.keep(keep, self._rows[keep.request_id].caches))
 
     def drop(self, checkpoint: int) -> None:
@@ -80,11 +81,12 @@ class MlxExecutor:
 
     def release(self, request_id: str) -> None:
         self._rows.pop(request_id, None)
+        self._passes.pop(request_id, None)
 
     def launch(self, decode: tuple[str, ...], prefill: tuple[PrefillChunk, ...]) -> launches.Ticket:
         writing = [self._rows[request_id] for request_id in decode]
         reading = [(self._rows[chunk.request_id], chunk) for chunk in prefill]
-        shares = [next_share(self._ready(), row, chunk) for row, chunk in reading if chunk.layered]
+        shares = [self._share(row, chunk) for row, chunk in reading if chunk.layered]
         whole = [(row, chunk) for row, chunk in reading if not chunk.layered]
         tokens = self._read(writing, whole)
         if any(chunk.layered and chunk.completes_prompt for _, chunk in reading):
@@ -98,6 +100,15 @@ class MlxExecutor:
         )
         launches.launch(ticket)
         return ticket
+
+    def _share(self, row: Row, chunk: PrefillChunk) -> Share:
+        """The chunk, which begins the row's pass or goes on with it."""
+        layered, row_id = chunk.layered, chunk.request_id
+        assert layered is not None
+        if chunk.start == layered.start:
+            self._passes[row_id] = PassUnderWay(self._ready(), row, layered)
+        ends = chunk.end == layered.end
+        return share_of(self._passes.pop(row_id) if ends else self._passes[row_id], chunk)
 
     def _read(self, writing: Sequence[Row], whole: Sequence[tuple[Row, PrefillChunk]]) -> mx.array | None:
         """The chunks and a token of each row that writes, in one pass; returns the tokens drawn."""
@@ -120,6 +131,7 @@ class MlxExecutor:
 
     def close(self) -> None:
         self._rows.clear()
+        self._passes.clear()
         self._checkpoints.clear()
         self._forward = None
         mx.synchronize()

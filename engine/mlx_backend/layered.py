@@ -30,14 +30,14 @@ class PassUnderWay:
 
     def __init__(self, forward: Forward, row: Row, layered: LayeredPass) -> None:
         prompt = row.request.prompt
-        completes = layered.end == len(prompt)
         tokens = mx.array(list(prompt[layered.start : layered.end]))
-        logits = forward.read([Segment(tokens, row.caches, completes)])
+        logits = forward.read([Segment(tokens, row.caches, drawn=layered.end == len(prompt))])
         if logits is not None:
             draw(logits, [row])
-        self._num_tokens = layered.num_tokens
+        self.layered = layered
         self._marks = [marker(cache) for cache in row.caches]
-        self._state = state_of([row])
+        self._leaves = [leaves_of(cache) for cache in row.caches]
+        self._seen = [] if row.seen is None else [row.seen]
 
     @property
     def num_layers(self) -> int:
@@ -45,15 +45,16 @@ class PassUnderWay:
 
     def layers_of(self, num_tokens: int) -> int:
         """Layers that compute as long as so many tokens of a prompt, rounded up."""
-        return -(-num_tokens * self.num_layers // self._num_tokens)
+        return -(-num_tokens * self.num_layers // self.layered.num_tokens)
 
     def mark(self, num_layers: int) -> mx.array:
         """Exists once so many layers are done, or all that somebody needs of them."""
         return self._marks[min(num_layers, self.num_layers - 1)]
 
-    def state(self, num_layers: int) -> list[mx.array]:
-        """What so many layers leave behind."""
-        return self._state if num_layers == self.num_layers else [self._marks[num_layers]]
+    def state(self, begin: int, end: int) -> list[mx.array]:
+        """What these layers leave behind, also where no later one asks for it."""
+        left = [leaf for leaves in self._leaves[begin:end] for leaf in leaves]
+        return left + (self._seen if end == self.num_layers else [self._marks[end]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Share:
 
     @property
     def state(self) -> list[mx.array]:
-        return self.under_way.state(self.end)
+        return self.under_way.state(self.begin, self.end)
 
     @property
     def last(self) -> mx.array:
@@ -93,24 +94,21 @@ class Share:
         return min(left, self.end - self.begin - 1)
 
 
-def next_share(forward: Forward, row: Row, chunk: PrefillChunk) -> Share:
-    """The chunk's, which begins the row's pass or goes on with it."""
-    layered = chunk.layered
-    assert layered is not None
-    if row.under_way is None:
-        assert chunk.start == layered.start, "a pass goes on that never began"
-        row.under_way = PassUnderWay(forward, row, layered)
-    share = Share(row.under_way, layered.layers_at(chunk.start), layered.layers_at(chunk.end))
-    if chunk.end == layered.end:
-        row.under_way = None
-    return share
+def share_of(under_way: PassUnderWay, chunk: PrefillChunk) -> Share:
+    """The chunk, in layers."""
+    layered = under_way.layered
+    assert chunk.layered == layered, "a pass goes on that never began"
+    return Share(under_way, layered.layers_at(chunk.start), layered.layers_at(chunk.end))
 
 
 def state_of(rows: Sequence[Row]) -> list[mx.array]:
     """Everything a launch leaves behind in its rows, so that no later launch has to compute it."""
-    leaves = [leaf for row in rows for _, leaf in tree_flatten([cache.state for cache in row.caches])]
     seen = [row.seen for row in rows if row.seen is not None]
-    return seen + [leaf for leaf in leaves if isinstance(leaf, mx.array)]
+    return seen + [leaf for row in rows for cache in row.caches for leaf in leaves_of(cache)]
+
+
+def leaves_of(cache: Any) -> list[mx.array]:
+    return [leaf for _, leaf in tree_flatten(cache.state) if isinstance(leaf, mx.array)]
 
 
 def marker(cache: Any) -> mx.array:
@@ -118,5 +116,5 @@ def marker(cache: Any) -> mx.array:
 
     It never shares memory with a cache, because a cache that somebody else can see is copied, not extended.
     """
-    last = [leaf for _, leaf in tree_flatten(cache.state) if isinstance(leaf, mx.array)][-1]
+    last = leaves_of(cache)[-1]
     return last[(0,) * last.ndim] + 0

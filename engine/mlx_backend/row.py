@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 
 from engine.core.request import Request
 from engine.mlx_backend.sampling import penalise, random_keys, sample
-
-if TYPE_CHECKING:
-    from engine.mlx_backend.layered import PassUnderWay
 
 
 class Row:
@@ -22,7 +19,6 @@ class Row:
         caches: one per layer, batch size 1.
         last_token: `(1,)`, possibly not computed yet; None until the prompt is complete.
         num_tokens: output tokens drawn so far.
-        under_way: the layered pass that is.
     """
 
     def __init__(self, request: Request, caches: list[Any], vocab: int) -> None:
@@ -30,7 +26,6 @@ class Row:
         self.caches = caches
         self.last_token: mx.array | None = None
         self.num_tokens = 0
-        self.under_way: PassUnderWay | None = None
         seed = request.sampling.seed
         self.seed = secrets.randbits(63) if seed is None else seed
         self.seen = self._prompt_tokens(vocab) if request.sampling.repetition_penalty != 1 else None

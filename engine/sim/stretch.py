@@ -79,6 +79,8 @@ class StretchScheduler(Scheduler):
         rows = self._inside.running.values()
         if self._in_flight and self._in_flight[0].num_chunks:
             return 0
+        if self._model.runs_ahead and not self._in_flight:  # the next is launched, but nothing ends
+            return 0
         if not rows or self._prefixes.has_drops or self._inside.starting(self._config):
             return 0
         settled_at_s, least = self._settled_at_s, 1 << 62

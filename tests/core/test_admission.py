@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.core.admission import Admitted, RefusalCode, Refused
@@ -111,9 +113,12 @@ def test_a_stopping_engine_finishes_what_is_inside_and_admits_nobody() -> None:
 
 @pytest.mark.parametrize("decode_steps", [1, 4])
 @pytest.mark.parametrize("policy", ["fixed", "paced", "whole"])
-def test_the_predicted_ttft_is_near_the_simulated_one(policy: str, decode_steps: int) -> None:
+@pytest.mark.parametrize("num_layers", [1, 32])
+def test_the_predicted_ttft_is_near_the_simulated_one(
+    policy: str, decode_steps: int, num_layers: int
+) -> None:
     knobs = {"prefill_policy": policy, "decode_steps_per_chunk": decode_steps, "prefill_chunk_tokens": 32}
-    engine = Engine(**knobs)
+    engine = Engine(replace(MODEL, num_layers=num_layers), **knobs)
     engine.submit(*(request(f"stream{i}", 4, 1500) for i in range(12)))
     engine.step(4)
     sent_at_s = engine.clock()
@@ -122,3 +127,16 @@ def test_the_predicted_ttft_is_near_the_simulated_one(policy: str, decode_steps:
     measured_s = engine.ends()["long"].timeline.ttft_s
     assert isinstance(verdict, Admitted)
     assert measured_s == pytest.approx(verdict.predicted_ttft_s, rel=0.15)
+
+
+def test_the_predicted_ttft_behind_a_pass_under_way_is_near_the_simulated_one() -> None:
+    engine = Engine(replace(MODEL, num_layers=32), prefill_chunk_tokens=256, solo_chunk_tokens=256)
+    engine.submit(request("first", 4000, 2))
+    engine.step(6)
+    sent_at_s = engine.clock()
+    (verdict,) = engine.submit(request("second", 100, 2, sent_at_s))
+    assert isinstance(verdict, Admitted)
+    left = [r.duration_s for r in engine.records]
+    engine.run()
+    reading_s = sum(r.duration_s for r in engine.records[len(left) :] if r.prefill)
+    assert verdict.predicted_ttft_s == pytest.approx(reading_s, rel=0.1)

@@ -19,7 +19,7 @@ from engine.sim.executor import SimExecutor, VirtualClock
 from engine.sim.simulate import simulate
 from tests.core.fakes import MODEL, Engine, request
 
-DECODE = Work.of_decode([100, 200]).beside_chunks(one_pass=True)
+DECODE = Work.of_decode([100, 200]).beside_chunks(shared=True)
 
 
 def chunk(num_tokens: int) -> Work:
@@ -91,7 +91,7 @@ def test_speed_is_that_of_the_larger_chunks() -> None:
 def test_more_streams_than_then_leave_less_for_tokens() -> None:
     pace = fed([1.0] * 64, proven=False)
     more = Work.of_decode([100, 200] * 4)
-    beside = [pace.tokens(1.0, rows) for rows in (DECODE, more.beside_chunks(one_pass=True))]
+    beside = [pace.tokens(1.0, rows) for rows in (DECODE, more.beside_chunks(shared=True))]
     assert beside[1] < beside[0]
 
 

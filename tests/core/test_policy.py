@@ -33,13 +33,6 @@ def test_short_prompts_are_packed_into_one_budget() -> None:
     assert plan(unread(10, 20, 30), prefill_chunk_tokens=64) == {"p0": 10, "p1": 20, "p2": 30}
 
 
-def test_rows_that_share_the_pass_count_and_half_is_left_to_read() -> None:
-    beside = STREAMS.beside_chunks(one_pass=True)
-    assert plan(unread(500), beside, prefill_chunk_tokens=64) == {"p0": 61}
-    assert plan(unread(500), beside, prefill_chunk_tokens=5) == {"p0": 3}
-    assert plan(unread(500), STREAMS, prefill_chunk_tokens=64) == {"p0": 64}
-
-
 def test_the_budget_is_a_total_over_prompts() -> None:
     assert plan(unread(50, 50, 50), prefill_chunk_tokens=80) == {"p0": 50, "p1": 30}
 

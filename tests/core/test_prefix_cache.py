@@ -100,6 +100,19 @@ def test_who_shares_a_prefix_does_not_wait_for_all_of_a_layered_pass(model: Mode
     assert engine.ends()["b"].timeline.cached_tokens >= 384
 
 
+def test_who_comes_late_does_not_wait_for_the_rest_of_a_pass_that_is_longer_than_what_it_spares() -> None:
+    started = []
+    for shared in (200, 1800):
+        engine = Engine(replace(DIVISIBLE, num_layers=32), solo_chunk_tokens=600, prefill_chunk_tokens=600)
+        engine.submit(chat("a", message(1, shared) + message(2, 2400 - shared)))
+        engine.step(3)
+        engine.submit(chat("b", message(1, shared) + message(3, 60), at_s=engine.clock()))
+        engine.step()
+        started.append(bool(chunks_of(engine.plans, "b")))
+        engine.run()
+    assert started == [True, False]
+
+
 @BOTH_KINDS
 def test_plain_prompts_that_begin_alike_share_without_a_boundary(model: object) -> None:
     engine = Engine(model=model, solo_chunk_tokens=100)

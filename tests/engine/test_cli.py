@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from engine import cli
+from engine.sim_backend import SIM_MODEL
 from loadtests.traces.files import open_trace
 from tests.patience import DEADLINE_S, until
 
@@ -226,7 +227,9 @@ def test_help_imports_no_server_and_no_model() -> None:
 
 def test_traffic_and_launches_are_recorded_to_files(tmp_path: Path) -> None:
     trace, steps = tmp_path / "trace.jsonl", tmp_path / "steps.jsonl"
-    process = start("--record", str(trace), "--steps", str(steps))
+    config = tmp_path / "config.json"
+    config.write_text('{"solo_chunk_tokens": 64}')
+    process = start("--record", str(trace), "--steps", str(steps), "--config", str(config))
     url = str(announcement(process)["url"])
     for size in range(1, 11):
         body = {"prompt": f"{size} " + "word " * 40 * size, "max_tokens": 3}
@@ -236,6 +239,7 @@ def test_traffic_and_launches_are_recorded_to_files(tmp_path: Path) -> None:
     assert len(trace.read_text().splitlines()) == 11
     fit = subprocess.run([*ENGINE, "fit-cost", str(steps)], capture_output=True, text=True, check=True)
     assert json.loads(fit.stdout)["costs"]["prefill_token_s"] > 0
+    assert json.loads(fit.stdout)["num_layers"] == SIM_MODEL.num_layers > 1
 
 
 def test_what_was_recorded_outlasts_a_killed_server(tmp_path: Path) -> None:

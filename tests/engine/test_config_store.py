@@ -53,6 +53,16 @@ def test_a_rollback_restores_and_repeats_no_generation() -> None:
     assert back.why == "rollback to generation 1"
 
 
+def test_rollbacks_go_back_one_kept_config_after_the_other() -> None:
+    store = ConfigStore(SchedulerConfig(prefill_chunk_tokens=7))
+    for chunk in (8, 9):
+        change(store, chunk, keep=True)
+    back = [store.rollback(None, "test", "").config.prefill_chunk_tokens for _ in range(2)]
+    assert back == [8, 7]
+    with pytest.raises(NothingKeptError):
+        store.rollback(None, "test", "")
+
+
 def test_the_first_config_has_nothing_before_it() -> None:
     with pytest.raises(NothingKeptError):
         ConfigStore().rollback(None, "test", "")

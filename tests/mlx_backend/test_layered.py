@@ -13,8 +13,11 @@ from engine.core.events import Event, StepRecord, TokenEvent
 from engine.core.pipeline import Pipeline
 from engine.core.scheduler import Scheduler, run_step
 from engine.mlx_backend.executor import MlxExecutor
+from engine.mlx_backend.forward import Forward
+from engine.mlx_backend.layered import PassUnderWay, leaves_of, share_of
 from engine.mlx_backend.model import load_model
-from tests.contracts.driver import Driver, make_request, random_prompt, shares_of, tokens_alone
+from engine.mlx_backend.row import Row
+from tests.contracts.driver import make_request, random_prompt, shares_of, tokens_alone
 from tests.mlx_backend.tiny_models import make_tiny_model
 
 
@@ -51,23 +54,21 @@ def test_what_the_scheduler_reads_in_layers_is_answered_as_if_read_at_once(
     assert num_shares > 300 // chunk_tokens
 
 
-def test_a_share_computes_its_layers_and_no_more(tmp_path: Path) -> None:
-    executor = MlxExecutor(load_model(make_tiny_model(tmp_path, num_hidden_layers=8)))
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "mamba2"])
+def test_a_share_computes_its_layers_and_no_more(tmp_path: Path, arch: str) -> None:
+    loaded = load_model(make_tiny_model(tmp_path, arch, num_hidden_layers=8))
+    forward = Forward(loaded.model)
     request = make_request("a", random_prompt(1, 200))
-    driver = Driver(executor)
-    driver.start(request)
-    first, *others = shares_of(request, 200, 8, step_layers=3)
-    driver.prefill(first)
-    driver.finish()
-    under_way = executor._rows["a"].under_way
-    assert under_way is not None
-    assert num_operations(under_way.mark(3)) == 0
-    one, two, three = (num_operations(under_way.mark(n)) for n in (4, 5, 6))
-    assert 0 < one <= 1.2 * (three - two) < two
-    for share in others:
-        driver.prefill(share)
-    driver.finish()
-    assert executor._rows["a"].under_way is None
+    row = Row(request, forward.new_caches(256), forward.vocab)
+    first, *_ = shares_of(request, 200, 8, step_layers=3)
+    assert first.layered is not None
+    under_way = PassUnderWay(forward, row, first.layered)
+    share = share_of(under_way, first)
+    mx.eval(share.state)
+    assert all(num_operations(leaf) == 0 for cache in row.caches[:3] for leaf in leaves_of(cache))
+    done, one, two, three = (num_operations(under_way.mark(n)) for n in (3, 4, 5, 6))
+    assert done == 0
+    assert 0 < one <= 1.2 * max(two - one, three - two)
 
 
 def num_operations(array: mx.array) -> int:

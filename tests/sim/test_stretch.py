@@ -22,6 +22,7 @@ MODELS = {
     "waiting": replace(MODEL, runs_ahead=False),
     "two passes": replace(MODEL, one_pass=False),
     "caching": replace(MODEL, checkpoints=CACHING),
+    "in layers": replace(MODEL, checkpoints=CACHING, num_layers=32),
 }
 CONFIGS = {
     "fixed": {"prefill_chunk_tokens": 64},

@@ -70,7 +70,7 @@ def run_tuner(home: Path, *arguments: str) -> tuple[int, str, str]:
 
 def quick_optimize(*more: str) -> list[str]:
     """Arguments for a study of a few seconds a run."""
-    traffic = ["--slo-pause", "0.4s", "--profile", str(QUICK_PROFILE), "--backend", "sim"]
+    traffic = ["--slo-pause", "0.25s", "--profile", str(QUICK_PROFILE), "--backend", "sim"]
     effort = ["--trials", "1", "--simulate", "20", "--no-selftest", "--budget", "10m"]
     return ["optimize", *traffic, *effort, *more]
 

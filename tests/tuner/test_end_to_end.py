@@ -93,7 +93,7 @@ def test_a_finished_study_is_told_as_one_file(finished: Finished, tmp_path: Path
 
 def test_a_study_is_about_one_slo_and_one_seed(finished: Finished) -> None:
     line = run_tuner(finished.home, *quick_optimize("--study", "first", "--slo-pause", "0.5s"))[2]
-    assert "0.4 s, not 0.5 s" in line
+    assert "0.25 s, not 0.5 s" in line
     line = run_tuner(finished.home, *quick_optimize("--study", "first", "--seed", "2"))[2]
     assert "the seed 1, not 2" in line
 

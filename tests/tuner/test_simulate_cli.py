@@ -52,6 +52,20 @@ def test_a_smaller_chunk_pauses_shorter(
     assert paused[1] < paused[0] / 3
 
 
+def test_passes_are_halted_where_the_recorded_server_halted_them(
+    capsys: pytest.CaptureFixture[str], trace: Path, costs: Path
+) -> None:
+    layered = costs.with_name("layered.json")
+    layered.write_text(json.dumps({**json.loads(costs.read_text()), "num_layers": 32}))
+    config = costs.with_name("config.json")
+    config.write_text('{"prefill_chunk_tokens": 64, "solo_chunk_tokens": 64}')
+    said = []
+    for arguments in ((costs,), (layered,), (costs, "--layers", 32)):
+        _, out, _ = run(capsys, trace, "--json", "--config", config, "--cost", *arguments)
+        said.append(json.loads(out)["long_ttft_p50_s"])
+    assert said[0] != said[1] == said[2]
+
+
 def test_people_read_what_came_of_it(capsys: pytest.CaptureFixture[str], trace: Path, costs: Path) -> None:
     status, out, err = run(capsys, trace, "--cost", costs, "--window", "10s")
     assert (status, err) == (0, "")
@@ -67,6 +81,7 @@ def test_people_read_what_came_of_it(capsys: pytest.CaptureFixture[str], trace: 
         ("[1]", "must hold a JSON object"),
         ('{"costs": {"chunk_s": 1}}', "engine fit-cost STEPS.jsonl"),
         ("{}", "engine fit-cost STEPS.jsonl"),
+        (json.dumps({"costs": dataclasses.asdict(UNFITTED), "num_layers": "many"}), "holds no costs"),
         (json.dumps({"costs": dict.fromkeys(dataclasses.asdict(UNFITTED), -1)}), "holds no costs"),
     ],
 )

@@ -33,9 +33,14 @@ _UNLIMITED_KV = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What `engine fit-cost` says of a machine and a model."""
+    """What `engine fit-cost` says of a machine and a model.
+
+    Attributes:
+        num_layers: between which the server halted passes; 1 when it did not.
+    """
 
     model: CostModel
+    num_layers: int
     surroundings: Surroundings
 
 
@@ -44,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     costs = read_costs(arguments.cost)
     config = read_config(arguments.config) if arguments.config else SchedulerConfig()
     schedule = _schedule(arguments)
-    model = ModelInfo("simulated", arguments.context, _UNLIMITED_KV)
+    model = ModelInfo(
+        "simulated", arguments.context, _UNLIMITED_KV, num_layers=arguments.layers or costs.num_layers
+    )
     simulator = SimulatedEvaluator(
         lambda seed: schedule, costs.model, model, Slo(arguments.slo_pause), costs.surroundings
     )
@@ -100,11 +107,12 @@ def read_costs(path: Path) -> Costs:
     try:
         model = CostModel(**{name: float(value) for name, value in values["costs"].items()})
         ratios = [float(ratio) for ratio in values.get("ratios", ())]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        num_layers = max(1, int(values.get("num_layers", 1)))
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise _no_costs(path) from error
     if not all(0.0 <= value < math.inf for value in (*model.coefficients(), *ratios)):
         raise _no_costs(path)
-    return Costs(model, Surroundings(stalls=without_accidents(ratios)))
+    return Costs(model, num_layers, Surroundings(stalls=without_accidents(ratios)))
 
 
 def _no_costs(path: Path) -> TunerError:

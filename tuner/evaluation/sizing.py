@@ -174,7 +174,9 @@ class Probe:
             tokens *= 2
 
     def _probe_chunks(self, longest: int) -> int:
-        """Reads prompts alone in chunks of two sizes, to tell depth and chunk count apart; the generation."""
+        """Reads prompts alone in chunks of two sizes: smaller passes than those of whole prompts, and later
+        ones; the generation.
+        """
         for share in (8, 4):
             chunk = max(_MIN_PROBE_CHUNK, longest // share - 1)
             config = dataclasses.replace(fixed_chunks(self._base, chunk), solo_chunk_tokens=chunk)

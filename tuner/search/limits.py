@@ -68,7 +68,7 @@ def floor_of(costs: CostModel, decode_s: float, model: ModelInfo, rows: int) -> 
     prompt = Unread("", 0, layering.MOST_TOKENS, waited_s=0.0)
     layered = layering.begin(prompt, MIN_CHUNK_TOKENS, model)
     reading = Work.of_prefill([PrefillChunk("", 0, MIN_CHUNK_TOKENS, False, layered)])
-    if model.shares_pass:
+    if layering.shares_pass(model):
         beside = dataclasses.replace(reading, decode_rows=rows)
         return Floor(decode_s, max(decode_s, costs.seconds(beside)))
     return Floor(decode_s, decode_s + costs.seconds(reading))

@@ -37,7 +37,7 @@ COSTS = CostModel(
 )
 CAPACITY = Capacity(COSTS, 0.04, 0.05, 100, 0.042, 8192)
 ASKED = ["--slo-pause=0.5s", "--profile=/my profiles/p.yaml", "--trials=4"]
-_MODEL = ModelInfo(name="m", context_tokens=8192, kv_capacity_tokens=100_000)
+_MODEL = ModelInfo(name="m", context_tokens=8192, kv_capacity_tokens=100_000, num_layers=30)
 _KINDS = ("stream", "long", "short")
 
 

@@ -11,7 +11,9 @@ from tuner.server.served_model import context_tokens_of, model_info
 
 def test_a_simulation_knows_the_model_that_is_served() -> None:
     sizes = CheckpointSizes(token_bytes=100, windows=((64, 7),), state_bytes=9, capacity_bytes=1 << 20)
-    slow = replace(SIM_MODEL, one_pass=False, runs_ahead=False, checkpoints=sizes, chunk_grid_tokens=256)
+    slow = replace(
+        SIM_MODEL, one_pass=False, runs_ahead=False, checkpoints=sizes, chunk_grid_tokens=256, num_layers=61
+    )
     with Live(SimBackend(slow)) as live:
         entry = EngineClient(live.url, Keys()).model_entry()
     assert context_tokens_of(entry) == slow.context_tokens
