@@ -58,11 +58,15 @@ CACHES = {
 }
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3"])
+@pytest.fixture(scope="module", params=[("llama", False), ("llama", True), ("gemma3", True)], ids=str)
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MlxExecutor:
-    return MlxExecutor(
-        load_model(make_tiny_model(tmp_path_factory.mktemp("model"), request.param, num_hidden_layers=8))
-    )
+    """By tokens, as on a CPU, and by layers, as on a GPU."""
+    arch, in_layers = request.param
+    directory = make_tiny_model(tmp_path_factory.mktemp("model"), arch, num_hidden_layers=8)
+    with pytest.MonkeyPatch.context() as patch:
+        if in_layers:
+            patch.setattr("engine.mlx_backend.executor.on_cpu", lambda: False)
+        return MlxExecutor(load_model(directory))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

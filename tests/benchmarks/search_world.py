@@ -43,7 +43,7 @@ TRUE_COSTS = CostModel(
     decode_row_s=0.012,
     decode_kv_token_s=5e-6,
 )
-MODEL = ModelInfo("virtual", 8192, 200_000, runs_ahead=False, num_layers=30)
+MODEL = ModelInfo("virtual", 8192, 200_000, runs_ahead=False)
 _STEP_JITTER = 0.03
 _RUN_SPREAD = 0.02
 _WALK = 0.005

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -30,11 +31,12 @@ def test_what_the_scheduler_reads_in_layers_is_answered_as_if_read_at_once(
     if in_parts:
         monkeypatch.setattr("engine.mlx_backend.executor.on_cpu", lambda: False)
     executor = MlxExecutor(load_model(make_tiny_model(tmp_path, num_hidden_layers=8)))
+    info = replace(executor.info, runs_ahead=True)  # on a CPU the scheduler would not
     lengths = {"stream": 20, "long": 300, "short": 30, "other": 200}
     requests = {i: make_request(i, random_prompt(n, n)) for i, n in lengths.items()}
     alone = {request.id: tokens_alone(executor, request) for request in requests.values()}
     knobs = {"prefill_chunk_tokens": chunk_tokens, "solo_chunk_tokens": chunk_tokens}
-    scheduler, pipeline = Scheduler(executor.info, parse_config(knobs)), Pipeline(executor)
+    scheduler, pipeline = Scheduler(info, parse_config(knobs)), Pipeline(executor)
     tokens: dict[str, list[int]] = {request_id: [] for request_id in requests}
     num_shares = 0
 
