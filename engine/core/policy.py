@@ -48,7 +48,8 @@ def plan_prefill(
         fits_step = layered and layered.num_tokens <= budget.most_tokens(prompt.start)
         return prompt if fits_step else replace(prompt, layered=layered)
 
-    unread = [prompt if prompt.layered else in_layers(prompt) for prompt in unread]
+    if layering.most_steps(model) > 1:
+        unread = [prompt if prompt.layered else in_layers(prompt) for prompt in unread]
     ordered = order_prompts(unread, config.prefill_order, pace.costs)
     if decoding.decode_rows and config.prefill_policy is PrefillPolicy.WHOLE:
         return _whole(unread[0], ordered[0])
